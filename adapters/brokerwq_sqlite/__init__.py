@@ -1,0 +1,1 @@
+"""brokerwq on memory."""

@@ -1,0 +1,52 @@
+"""What the runtime knows of one worker: plain values and callables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from brokerwq.backoff import RetryPolicy
+from brokerwq.message import Message
+
+if TYPE_CHECKING:
+    from brokerwq.job import Job
+    from brokerwq.middleware import Middleware
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """One worker, resolved.
+
+    Attributes:
+        queue: The queue it is bound to.
+        name: The message type it runs.
+        aliases: Older types it runs as well.
+        foreign: It takes the queue's messages that carry no type.
+        decode: The payload of a message; raises ``EnvelopeError`` if it does not validate.
+        call: ``call(job, payload)``, or ``call(jobs, payloads)`` for a batch. Returns an
+            awaitable if ``is_async``; else it is run in a thread.
+        is_async: Whether ``call`` must be awaited.
+        lease: Seconds a claim lasts; None leaves it to the queue.
+        timeout: Seconds one call may take; None has no limit.
+        slots: Most jobs of this worker at once in one runner; None has no limit of its own.
+        batch: Messages in one call; 0 for a worker that takes one.
+        batch_wait: Seconds to wait for a full batch.
+        retry: How often and when.
+        middleware: Around ``call``, the first outermost; empty for a batch.
+    """
+
+    queue: str
+    name: str
+    decode: Callable[[Message], object]
+    call: Callable[[Any, Any], Any]
+    is_async: bool
+    retry: RetryPolicy
+    aliases: tuple[str, ...] = ()
+    foreign: bool = False
+    lease: float | None = None
+    timeout: float | None = None
+    slots: int | None = None
+    batch: int = 0
+    batch_wait: float = 0.0
+    middleware: Sequence[Middleware] = ()

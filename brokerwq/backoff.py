@@ -1,0 +1,101 @@
+"""When a failed message is tried again, and how often: pure arithmetic and a table."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from brokerwq.durations import Seconds, positive_seconds, seconds_of
+from brokerwq.errors import ConfigError
+from brokerwq.outcomes import Outcome, Retry
+
+Rule: TypeAlias = Outcome | type[Outcome] | Callable[[BaseException], Outcome]
+"""What an exception means: an outcome, or a function that looks at it and answers one."""
+
+MAX_ATTEMPTS_LIMIT = 1_000_000
+_MAX_EXPONENT = 64  # 2**64 seconds is beyond any cap, and floats stay finite
+
+
+def _no_rules() -> Mapping[type[BaseException], Rule]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """How often a message is tried, how long between, and what each exception means.
+
+    The wait before attempt n+1 is ``base * factor ** (n - 1)``, at most ``cap``, then jittered.
+    ``full`` jitter draws from 0 to the wait, so that messages which failed together do not
+    come back together; ``equal`` from half of it; ``none`` waits exactly that long.
+
+    Attributes:
+        max_attempts: Attempts in all, 1 to 1,000,000. With 1 a message that was lost before
+            it could start is dead-lettered unrun; 3 or more is advised.
+        base: Seconds before the second attempt.
+        factor: Growth from one wait to the next, at least 1.
+        cap: Longest wait in seconds.
+        jitter: ``full``, ``equal`` or ``none``.
+        on: Exception class to outcome; the closest class in the exception's MRO decides.
+
+    Raises:
+        ConfigError: a value is out of its range.
+    """
+
+    max_attempts: int = 5
+    base: Seconds = 1.0
+    factor: float = 2.0
+    cap: Seconds = 600.0
+    jitter: Literal["full", "equal", "none"] = "full"
+    on: Mapping[type[BaseException], Rule] = field(default_factory=_no_rules)
+
+    def __post_init__(self) -> None:
+        attempts: object = self.max_attempts
+        if (
+            not isinstance(attempts, int)
+            or isinstance(attempts, bool)
+            or not 1 <= attempts <= MAX_ATTEMPTS_LIMIT
+        ):
+            msg = f"max_attempts must be 1 to {MAX_ATTEMPTS_LIMIT}, not {attempts!r:.200}"
+            raise ConfigError(msg)
+        object.__setattr__(self, "base", seconds_of(self.base, "base"))
+        if float(self.base) < 0:  # type: ignore[arg-type]
+            msg = f"base must be 0 seconds or more, not {self.base!r}"
+            raise ConfigError(msg)
+        object.__setattr__(self, "cap", positive_seconds(self.cap, "cap"))
+        if seconds_of(self.factor, "factor") < 1:
+            msg = f"factor must be 1 or more, not {self.factor!r}"
+            raise ConfigError(msg)
+        if self.jitter not in ("full", "equal", "none"):
+            msg = f"jitter must be 'full', 'equal' or 'none', not {self.jitter!r}"
+            raise ConfigError(msg)
+
+    def wait_after(self, attempt: int, draw: Callable[[], float] = random.random) -> float:
+        """Seconds to wait after failed attempt number ``attempt`` (from 1).
+
+        Args:
+            attempt: The attempt that failed.
+            draw: A random number from 0 to 1; tests give their own.
+        """
+        exponent = min(attempt - 1, _MAX_EXPONENT)
+        wait = min(float(self.base) * self.factor**exponent, self.longest_wait)  # type: ignore[arg-type]
+        if self.jitter == "none":
+            return wait
+        floor = wait / 2 if self.jitter == "equal" else 0.0
+        return floor + (wait - floor) * draw()
+
+    @property
+    def longest_wait(self) -> float:
+        """The cap in seconds."""
+        return float(self.cap)  # type: ignore[arg-type]
+
+    def outcome_of(self, error: BaseException) -> Outcome:
+        """What ``error`` means by ``on``; a plain ``Retry`` where nothing is said."""
+        for cls in type(error).__mro__:
+            rule = self.on.get(cls)
+            if rule is None:
+                continue
+            outcome = rule if isinstance(rule, Outcome) else rule(error)  # type: ignore[arg-type]
+            return outcome
+        return Retry()

@@ -1,0 +1,90 @@
+"""Which adapter serves a URL: entry points in the group ``brokerwq.adapters``, by scheme."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+
+from brokerwq.driver.adapter import Adapter
+from brokerwq.errors import AdapterMissingError, ConfigError
+
+GROUP = "brokerwq.adapters"
+
+AnyAdapter: TypeAlias = Adapter[Any]
+
+
+def scheme_of(url: str) -> str:
+    """The scheme of ``url``, lower case.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    scheme, separator, _ = url.partition("://")
+    if not separator or not scheme:
+        msg = f"{redacted(url)!r} is not a broker URL; write for example sqlite:///jobs.db"
+        raise ConfigError(msg)
+    return scheme.lower()
+
+
+def find_adapter(url: str) -> AnyAdapter:
+    """The adapter whose entry point is named like the scheme of ``url``.
+
+    Raises:
+        AdapterMissingError: nothing serves the scheme.
+        ConfigError: two packages claim it, or the URL has none.
+    """
+    scheme = scheme_of(url)
+    found = [point for point in entry_points(group=GROUP) if point.name == scheme]
+    values = sorted({point.value for point in found})
+    if not found:
+        msg = f"no adapter serves {scheme}://; installed: {', '.join(schemes()) or 'none'}"
+        raise AdapterMissingError(msg)
+    if len(values) > 1:
+        owners = ", ".join(sorted({_owner(point) for point in found}))
+        msg = f"{scheme}:// is claimed by {owners}; uninstall all but one of them"
+        raise ConfigError(msg)
+    try:
+        loaded: object = found[0].load()
+    except ImportError as exc:
+        msg = f"the adapter for {scheme}:// ({values[0]}) cannot be imported: {exc}"
+        raise AdapterMissingError(msg) from exc
+    if not isinstance(loaded, Adapter):
+        msg = f"{values[0]}, named for {scheme}://, is no brokerwq.driver.Adapter"
+        raise ConfigError(msg)
+    adapter: AnyAdapter = loaded
+    return adapter
+
+
+def missing_client(adapter: AnyAdapter, cause: ImportError) -> AdapterMissingError:
+    """The error for an adapter whose client library is not installed."""
+    way_out = f"pip install 'brokerwq[{adapter.extra}]'" if adapter.extra else "reinstall it"
+    return AdapterMissingError(
+        f"{adapter.schemes[0]}:// needs {cause.name or 'a package'}, which is not installed: "
+        f"{way_out}"
+    )
+
+
+def schemes() -> list[str]:
+    """The schemes that installed adapters serve, sorted."""
+    return sorted({point.name for point in entry_points(group=GROUP)})
+
+
+def redacted(url: str) -> str:
+    """``url`` without its password and without option values, fit for a log."""
+    try:
+        parts = urlsplit(url)
+        host = parts.netloc.rpartition("@")[2]
+    except ValueError:
+        return "(unreadable URL)"
+    user = (
+        f"{parts.username}:***@"
+        if parts.password is not None and parts.username
+        else ("***@" if "@" in parts.netloc else "")
+    )
+    query = "&".join(f"{option.partition('=')[0]}=***" for option in parts.query.split("&"))
+    return f"{parts.scheme}://{user}{host}{parts.path}" + (f"?{query}" if parts.query else "")
+
+
+def _owner(point: EntryPoint) -> str:
+    return f"{point.dist.name if point.dist else 'an unknown package'} ({point.value})"

@@ -1,0 +1,53 @@
+"""Small things every adapter needs, so that none writes them again."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from brokerwq.errors import ConfigError
+
+_T = TypeVar("_T")
+
+
+def url_options(url: str, known: dict[str, type[_T]]) -> dict[str, _T]:
+    """The options in the query of ``url``, each converted to its type.
+
+    ``bool`` reads ``1``, ``true``, ``yes``, ``on`` and their opposites.
+
+    Raises:
+        ConfigError: an option is unknown, given twice, or not of its type.
+    """
+    options: dict[str, _T] = {}
+    for name, text in parse_qsl(urlsplit(url).query, keep_blank_values=True):
+        if name not in known:
+            msg = f"unknown option {name!r:.100} in the URL; known: {', '.join(sorted(known))}"
+            raise ConfigError(msg)
+        if name in options:
+            msg = f"option {name!r} stands twice in the URL"
+            raise ConfigError(msg)
+        options[name] = _convert(name, text, known[name])
+    return options
+
+
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"0", "false", "no", "off"})
+
+
+def _convert(name: str, text: str, kind: type[_T]) -> _T:
+    if kind is bool:
+        if text.lower() not in _TRUE | _FALSE:
+            msg = f"option {name!r} is {text!r:.100}; write true or false"
+            raise ConfigError(msg)
+        return kind(text.lower() in _TRUE)  # type: ignore[call-arg]
+    try:
+        return kind(text)  # type: ignore[call-arg]
+    except ValueError as exc:
+        msg = f"option {name!r} is {text!r:.100}, which is no {kind.__name__}"
+        raise ConfigError(msg) from exc
+
+
+def url_path(url: str) -> str:
+    """The part between ``scheme://`` and the query, percent-decoded, host included."""
+    parts = urlsplit(url)
+    return unquote(parts.netloc + parts.path)

@@ -1,0 +1,242 @@
+"""The wire format: a ``Message`` as flat text headers beside an opaque body, and back.
+
+Names are lower case and ``bwq-`` is reserved. Producers in any language may write them:
+``docs/wire.md`` is the same table for people. Adapters decide where a header lives at their
+broker; its name and text are the same everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final, TypeVar
+
+from brokerwq.errors import ConfigError
+from brokerwq.message import DeadLetterNote, Message
+
+VERSION: Final = "1"
+
+V: Final = "bwq-v"
+ID: Final = "bwq-id"
+TYPE: Final = "bwq-type"
+CONTENT_TYPE: Final = "content-type"
+CREATED: Final = "bwq-created"
+NOT_BEFORE: Final = "bwq-not-before"
+ATTEMPTS: Final = "bwq-attempts"
+REDRIVES: Final = "bwq-redrives"
+KEY: Final = "bwq-key"
+GROUP: Final = "bwq-group"
+CAUSE: Final = "bwq-cause"
+SUSPECT: Final = "bwq-suspect"
+UNKNOWN_SINCE: Final = "bwq-unknown-since"
+SNOOZED: Final = "bwq-snoozed"
+DEAD_REASON: Final = "bwq-dead-reason"
+DEAD_ERROR_TYPE: Final = "bwq-dead-error-type"
+DEAD_ERROR: Final = "bwq-dead-error"
+DEAD_DIGEST: Final = "bwq-dead-digest"
+DEAD_ATTEMPTS: Final = "bwq-dead-attempts"
+DEAD_QUEUE: Final = "bwq-dead-queue"
+DEAD_FIRST: Final = "bwq-dead-first"
+DEAD_AT: Final = "bwq-dead-at"
+DEAD_VERSION: Final = "bwq-dead-version"
+
+RESERVED_PREFIX: Final = "bwq-"
+MAX_HEADER_NAME_BYTES: Final = 200
+_MAX_COUNT: Final = 2**31 - 1
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_T = TypeVar("_T")
+
+
+def check_user_headers(headers: Mapping[str, object]) -> None:
+    """Refuse headers that cannot be carried to every broker and back.
+
+    Raises:
+        ConfigError: a name is reserved, empty, too long or not text, or a value is not text.
+    """
+    for name, value in headers.items():
+        if not isinstance(value, str):
+            msg = f"header {name!r:.200} must be text with a text value, not {value!r:.200}"
+            raise ConfigError(msg)
+        if not name or len(name.encode("utf-8", "surrogatepass")) > MAX_HEADER_NAME_BYTES:
+            msg = f"header name {name!r:.200} must have 1 to {MAX_HEADER_NAME_BYTES} bytes"
+            raise ConfigError(msg)
+        if name.lower().startswith(RESERVED_PREFIX) or name.lower() == CONTENT_TYPE:
+            msg = f"header {name!r} is reserved: choose a name that does not start with 'bwq-'"
+            raise ConfigError(msg)
+        for text in (name, value):
+            if not _is_unicode(text):
+                msg = f"header {name!r:.200} holds a lone surrogate, which no encoding carries"
+                raise ConfigError(msg)
+
+
+def _is_unicode(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def milliseconds(moment: datetime) -> str:
+    """``moment`` as the wire has it: whole milliseconds since 1970 in UTC, rounded up.
+
+    Rounded up, because a delay that ends early would break its promise.
+    """
+    return str(-((_EPOCH - moment) // timedelta(milliseconds=1)))
+
+
+def _milliseconds_or_none(moment: datetime | None) -> str | None:
+    return None if moment is None else milliseconds(moment)
+
+
+def moment_of(text: str) -> datetime:
+    """The inverse of ``milliseconds``. Raises ``ValueError`` for anything else."""
+    if len(text) > 16:  # noqa: PLR2004  -- past the year 9999 whatever the digits
+        raise ValueError(text)
+    try:
+        return _EPOCH + timedelta(milliseconds=int(text))
+    except OverflowError as exc:
+        raise ValueError(text) from exc
+
+
+def encode(message: Message) -> dict[str, str]:
+    """All headers of ``message``, the users' own included; the body stays beside them."""
+    headers = dict(message.headers)
+    headers[V] = VERSION
+    if message.id:
+        headers[ID] = message.id
+    if message.type:
+        headers[TYPE] = message.type
+    if message.content_type:
+        headers[CONTENT_TYPE] = message.content_type
+    if message.created_at is not None:
+        headers[CREATED] = milliseconds(message.created_at)
+    headers.update(encode_state(message))
+    return headers
+
+
+def encode_state(message: Message) -> dict[str, str]:
+    """The reserved headers that are absent from a message on its first way."""
+    headers = {
+        name: text
+        for name, text in (
+            (KEY, message.key),
+            (GROUP, message.group),
+            (CAUSE, message.cause),
+            (NOT_BEFORE, _milliseconds_or_none(message.not_before)),
+            (UNKNOWN_SINCE, _milliseconds_or_none(message.unknown_since)),
+        )
+        if text is not None
+    }
+    if message.attempts:
+        headers[ATTEMPTS] = str(message.attempts)
+    if message.redrives:
+        headers[REDRIVES] = str(message.redrives)
+    if message.suspect:
+        headers[SUSPECT] = "1"
+    if message.snoozed:
+        headers[SNOOZED] = f"{message.snoozed:.3f}"
+    if message.dead is not None:
+        headers.update(_encode_note(message.dead))
+    return headers
+
+
+def _encode_note(note: DeadLetterNote) -> dict[str, str]:
+    texts = {
+        DEAD_REASON: note.reason,
+        DEAD_ATTEMPTS: str(note.attempts),
+        DEAD_ERROR_TYPE: note.error_type,
+        DEAD_ERROR: note.error,
+        DEAD_DIGEST: note.digest,
+        DEAD_QUEUE: note.queue,
+        DEAD_FIRST: _milliseconds_or_none(note.first_at),
+        DEAD_AT: _milliseconds_or_none(note.dead_at),
+        DEAD_VERSION: note.version,
+    }
+    return {name: text for name, text in texts.items() if text}
+
+
+def decode(headers: Mapping[str, str], body: bytes) -> tuple[Message, str]:
+    """The message that ``headers`` and ``body`` make, and what of them was unreadable.
+
+    Never raises: a header that cannot be read takes its default and is named in the second
+    part, which is empty for a sound message. Reserved headers that this version does not
+    know are dropped.
+    """
+    reader = _Reader(headers)
+    version = headers.get(V)
+    if version is not None and version != VERSION:
+        reader.defects.append(f"{V}={version!r:.50} (this brokerwq reads {VERSION})")
+    message = Message(
+        id=headers.get(ID, ""),
+        body=body,
+        type=headers.get(TYPE, ""),
+        content_type=headers.get(CONTENT_TYPE, ""),
+        headers={
+            name: text
+            for name, text in headers.items()
+            if name != CONTENT_TYPE and not name.startswith(RESERVED_PREFIX)
+        },
+        created_at=reader.read(CREATED, moment_of, None),
+        not_before=reader.read(NOT_BEFORE, moment_of, None),
+        attempts=reader.read(ATTEMPTS, _count, 0),
+        redrives=reader.read(REDRIVES, _count, 0),
+        key=headers.get(KEY),
+        group=headers.get(GROUP),
+        cause=headers.get(CAUSE),
+        suspect=headers.get(SUSPECT) == "1",
+        unknown_since=reader.read(UNKNOWN_SINCE, moment_of, None),
+        snoozed=reader.read(SNOOZED, _duration, 0.0),
+        dead=_decode_note(headers, reader) if DEAD_REASON in headers else None,
+    )
+    return message, ", ".join(reader.defects)
+
+
+def _decode_note(headers: Mapping[str, str], reader: _Reader) -> DeadLetterNote:
+    return DeadLetterNote(
+        reason=headers[DEAD_REASON],
+        error_type=headers.get(DEAD_ERROR_TYPE, ""),
+        error=headers.get(DEAD_ERROR, ""),
+        digest=headers.get(DEAD_DIGEST, ""),
+        attempts=reader.read(DEAD_ATTEMPTS, _count, 0),
+        queue=headers.get(DEAD_QUEUE, ""),
+        first_at=reader.read(DEAD_FIRST, moment_of, None),
+        dead_at=reader.read(DEAD_AT, moment_of, None),
+        version=headers.get(DEAD_VERSION, ""),
+    )
+
+
+class _Reader:
+    """Reads typed headers and remembers those that could not be read."""
+
+    __slots__ = ("defects", "headers")
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        self.headers = headers
+        self.defects: list[str] = []
+
+    def read(self, name: str, parse: Callable[[str], _T], default: _T | None) -> _T:
+        text = self.headers.get(name)
+        if text is None:
+            return default  # type: ignore[return-value]
+        try:
+            return parse(text)
+        except ValueError:
+            self.defects.append(f"{name}={text!r:.50}")
+            return default  # type: ignore[return-value]
+
+
+def _count(text: str) -> int:
+    if len(text) > 10 or not (text.isascii() and text.isdigit()):  # noqa: PLR2004
+        raise ValueError(text)
+    return min(int(text), _MAX_COUNT)
+
+
+def _duration(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds < 1e10:  # noqa: PLR2004  -- also false for NaN
+        raise ValueError(text)
+    return seconds

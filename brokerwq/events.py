@@ -1,0 +1,190 @@
+"""What happened, as small frozen records, and the seam that telemetry and tests plug into.
+
+The core reports here and nowhere else. Nothing is built while nobody listens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from brokerwq.driver.protocol import Delivery, QueueStats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Base of all events."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessagesSent(Event):
+    """``count`` messages were accepted by the broker, ``failed`` were not."""
+
+    queue: str
+    type: str
+    count: int
+    failed: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessagesClaimed(Event):
+    """A claim brought ``count`` messages."""
+
+    queue: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStarted(Event):
+    """A handler was called."""
+
+    queue: str
+    type: str
+    id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEnded(Event):
+    """A job has an outcome; its settle follows.
+
+    Attributes:
+        outcome: ``done``, ``failed``, ``timeout``, ``snoozed``, ``discarded``,
+            ``dead-lettered``, ``lost``, ``cancelled`` or ``put-back`` (never started).
+        counted: Whether the attempt counts.
+        seconds: Time in the handler; 0 where it was never called.
+        error_type: Class name of the exception; empty without one.
+        reason: More words, where there are any.
+    """
+
+    queue: str
+    type: str
+    id: str
+    attempt: int
+    outcome: str
+    counted: bool
+    seconds: float
+    error_type: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeasesExtended(Event):
+    """A heartbeat extended ``count`` leases."""
+
+    queue: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseLost(Event):
+    """A lease ended before its message was settled; another runner may have it."""
+
+    queue: str
+    type: str
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLettered(Event):
+    """A message was moved to the dead-letter queue."""
+
+    queue: str
+    type: str
+    id: str
+    reason: str
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettleFailed(Event):
+    """A settle (``operation``) did not go through; the message comes back by itself."""
+
+    queue: str
+    id: str
+    operation: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrashSuspectIsolated(Event):
+    """A message that may have killed its last runner is run alone."""
+
+    queue: str
+    type: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerUnreachable(Event):
+    """A broker call failed; the next try is in ``retry_in`` seconds."""
+
+    queue: str
+    operation: str
+    error: str
+    retry_in: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerReached(Event):
+    """The broker answers again."""
+
+    queue: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopBlocked(Event):
+    """A handler kept the event loop from running for ``seconds``; leases went on."""
+
+    seconds: float
+    running: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateChanged(Event):
+    """The runner's state: ``starting``, ``ready``, ``degraded``, ``draining``, ``stopped``."""
+
+    state: str
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueInspected(Event):
+    """A look at a queue that the core took anyway."""
+
+    queue: str
+    stats: QueueStats
+
+
+Listener: TypeAlias = Callable[[Event], object]
+"""Called on the loop or on the I/O thread; must be quick and must not raise."""
+
+
+class Instrumentation(Protocol):
+    """Spans around what the core does; see ``brokerwq.telemetry`` for the one that ships."""
+
+    def emit(self, event: Event, /) -> None:
+        """Note an event."""
+        ...
+
+    def sending(
+        self, queue: str, type_: str, count: int, /
+    ) -> AbstractContextManager[Mapping[str, str]]:
+        """Surround a send; yields the headers that carry the trace context."""
+        ...
+
+    def processing(
+        self, deliveries: Sequence[Delivery], type_: str, attempt: int, /
+    ) -> AbstractContextManager[None]:
+        """Surround the handler, its context current inside; an exception marks the span."""
+        ...
+
+    def settling(
+        self, queue: str, operation: str, deliveries: Sequence[Delivery], /
+    ) -> AbstractContextManager[None]:
+        """Surround one batched settle."""
+        ...
