@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
+from types import TracebackType
 from typing import Protocol
 
 import anyio
@@ -66,18 +66,38 @@ class SystemClock:
 SYSTEM_CLOCK = SystemClock()
 
 
-@contextmanager
-def move_on_after(clock: Clock, seconds: float | None) -> Generator[anyio.CancelScope]:
-    """Cancel the block after ``seconds`` on ``clock``; None never does.
+class _Bound:
+    """A cancel scope whose deadline is kept by an injected clock."""
 
-    ``scope.cancelled_caught`` tells whether it happened, as with ``anyio.move_on_after``.
+    __slots__ = ("_clock", "_scope", "_seconds", "_timer")
+
+    def __init__(self, clock: Clock, seconds: float | None) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._scope = anyio.CancelScope()
+        self._timer: Timer | None = None
+
+    def __enter__(self) -> anyio.CancelScope:
+        if self._seconds is not None:
+            at = self._clock.now() + self._seconds
+            self._timer = self._clock.call_at(at, self._scope.cancel)
+        return self._scope.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if self._timer is not None:
+            self._timer.cancel()
+        return bool(self._scope.__exit__(kind, error, trace))
+
+
+def move_on_after(clock: Clock, seconds: float | None) -> _Bound:
+    """A block that is cancelled after ``seconds`` on ``clock``; None never is.
+
+    Entering it yields the scope, whose ``cancelled_caught`` tells whether that happened, as
+    with ``anyio.move_on_after``.
     """
-    with anyio.CancelScope() as scope:
-        if seconds is None:
-            yield scope
-            return
-        timer = clock.call_at(clock.now() + seconds, scope.cancel)
-        try:
-            yield scope
-        finally:
-            timer.cancel()
+    return _Bound(clock, seconds)

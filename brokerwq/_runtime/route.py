@@ -10,13 +10,12 @@ from brokerwq.backoff import RetryPolicy
 from brokerwq.message import Message
 
 if TYPE_CHECKING:
-    from brokerwq.job import Job
     from brokerwq.middleware import Middleware
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Route:
-    """One worker, resolved.
+    """One worker, resolved. Compared and hashed by identity.
 
     Attributes:
         queue: The queue it is bound to.

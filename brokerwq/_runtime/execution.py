@@ -1,0 +1,343 @@
+"""Running a handler: decoding, time limit, threads, cancellation, and what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, cast
+
+import anyio
+import anyio.from_thread
+import anyio.to_thread
+
+from brokerwq._runtime.bridge import Bridge
+from brokerwq._runtime.leases import Held
+from brokerwq._runtime.route import Route
+from brokerwq.clock import Clock
+from brokerwq.errors import EnvelopeError
+from brokerwq.events import Instrumentation
+from brokerwq.job import Child, Job, Lease
+from brokerwq.middleware import compose
+from brokerwq.outcomes import Done, Outcome, Retry
+
+Cause: TypeAlias = Literal["", "timeout", "lost", "stop"]
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """What one slot runs at a time: one message, or the messages of one batch call."""
+
+    route: Route
+    helds: list[Held]
+    put_at: float = 0.0
+    scope: anyio.CancelScope | None = None
+    cause: Cause = ""
+    _lost: int = 0
+
+    def cancel(self, cause: Cause) -> None:
+        """End the handler, for the first cause given."""
+        if not self.cause:
+            self.cause = cause
+        if self.scope is not None:
+            self.scope.cancel()
+
+    def lose(self, _held: Held) -> None:
+        """One lease is lost: the handler is ended once none is left."""
+        self._lost += 1
+        if self._lost == len(self.helds):
+            self.cancel("lost")
+
+
+@dataclass(slots=True)
+class Ended:
+    """How one message of a ``Work`` came out of its handler.
+
+    Attributes:
+        held: The message.
+        outcome: What it asks for.
+        label: ``failed`` or ``timeout`` for an outcome that is a failure.
+        error: The exception, if there was one.
+        undecodable: Why the body could not be read; the handler was then not called.
+        seconds: Time in the handler.
+        cancelled: The runner's stop ended the handler.
+    """
+
+    held: Held
+    outcome: Outcome
+    label: str = "failed"
+    error: BaseException | None = None
+    undecodable: str = ""
+    seconds: float = 0.0
+    cancelled: bool = False
+
+
+@dataclass(slots=True)
+class Shared:
+    """What all jobs of a runner share.
+
+    Attributes:
+        clock: For time limits.
+        bridge: To the I/O side, for ``extend``.
+        threads: How many plain functions may run at once.
+        send_children: Sends what a job enqueued, before it is acked.
+        request_exit: A handler asked for the process to end, with this code.
+        instrumentation: Put around each handler.
+        stopping: The runner stops.
+        aborting: The slots themselves are being cancelled.
+        state: What the application's lifespan gave.
+    """
+
+    clock: Clock
+    bridge: Bridge
+    threads: anyio.CapacityLimiter
+    send_children: Callable[[Sequence[Child]], Awaitable[None]]
+    request_exit: Callable[[int], object]
+    instrumentation: Instrumentation | None = None
+    stopping: bool = False
+    aborting: bool = False
+    state: Any = None
+
+
+class _Port:
+    """A job's way to its lease and its runner. Satisfies ``brokerwq.job.JobPort``."""
+
+    __slots__ = ("_held", "_shared")
+
+    def __init__(self, shared: Shared, held: Held) -> None:
+        self._shared = shared
+        self._held = held
+
+    @property
+    def lease(self) -> Lease:
+        return self._held
+
+    @property
+    def stopping(self) -> bool:
+        return self._shared.stopping
+
+    @property
+    def state(self) -> Any:
+        return self._shared.state
+
+    async def extend(self, seconds: float, /) -> float:
+        return await self._shared.bridge.call(self._held.keeper.extend, self._held, seconds)
+
+    def run_from_thread(self, call: Callable[[], Coroutine[Any, Any, float]], /) -> float:
+        return anyio.from_thread.run(call)
+
+
+async def execute(shared: Shared, work: Work) -> list[Ended]:
+    """Run the handler on ``work`` and say how each of its messages came out."""
+    route, clock = work.route, shared.clock
+    deadline = None if route.timeout is None else clock.now() + route.timeout
+    endeds: list[Ended] = []
+    jobs: list[Job] = []
+    payloads: list[object] = []
+    running: list[Held] = []
+    for held in work.helds:
+        job = _job(shared, route, held, deadline)
+        payload, problem = _decode(route, job)
+        if problem:
+            endeds.append(Ended(held, Done(), undecodable=problem))
+            continue
+        jobs.append(job)
+        payloads.append(payload)
+        running.append(held)
+    if running:
+        work.helds = running
+        endeds += await _run(shared, work, jobs, payloads, deadline)
+    return endeds
+
+
+def _job(shared: Shared, route: Route, held: Held, deadline: float | None) -> Job:
+    delivery = held.delivery
+    return Job(
+        message=delivery.message,
+        queue=delivery.queue,
+        attempt=delivery.message.attempts + delivery.receives,
+        max_attempts=route.retry.max_attempts,
+        port=_Port(shared, held),
+        raw=delivery.raw,
+        deadline=deadline,
+    )
+
+
+def _decode(route: Route, job: Job) -> tuple[object, str]:
+    try:
+        return route.decode(job.message), ""
+    except EnvelopeError as error:
+        return None, str(error) or "the body cannot be read"
+    except Exception as error:  # noqa: BLE001 -- a validator is user code: a bad body, not a bug
+        return None, f"{type(error).__qualname__} while reading the body"
+
+
+async def _run(
+    shared: Shared,
+    work: Work,
+    jobs: list[Job],
+    payloads: list[object],
+    deadline: float | None,
+) -> list[Ended]:
+    clock = shared.clock
+    started = clock.now()
+    answer: object = None
+    error: BaseException | None = None
+    timer = None
+    if deadline is not None:
+        timer = clock.call_at(deadline, lambda: work.cancel("timeout"))
+    scope = work.scope = anyio.CancelScope()
+    for held in work.helds:
+        held.on_lost = work.lose
+        if held.is_reported_lost:
+            work.lose(held)
+    if work.cause:
+        scope.cancel()
+    finished = False
+    try:
+        with scope:
+            answer = await _call(shared, work, jobs, payloads)
+            finished = True
+    except BaseException as raised:
+        if shared.aborting:
+            raise
+        _uncancel()
+        error = raised
+    finally:
+        if timer is not None:
+            timer.cancel()
+        for held in work.helds:
+            held.on_lost = None
+        work.scope = None
+    if finished:
+        work.cause = ""
+    seconds = clock.now() - started
+    outcomes = _outcomes(shared, work, answer, error, finished=finished)
+    if any(isinstance(outcome, Done) for outcome in outcomes):
+        outcomes, error = await _send_children(shared, jobs, outcomes, error)
+    label = "timeout" if work.cause == "timeout" else "failed"
+    cancelled = work.cause == "stop" and not isinstance(error, Outcome)
+    return [
+        Ended(
+            held,
+            outcome,
+            label,
+            _error_behind(outcome, error),
+            seconds=seconds,
+            cancelled=cancelled,
+        )
+        for held, outcome in zip(work.helds, outcomes, strict=True)
+    ]
+
+
+async def _call(shared: Shared, work: Work, jobs: list[Job], payloads: list[object]) -> object:
+    route = work.route
+    surroundings: AbstractContextManager[None] = nullcontext()
+    if shared.instrumentation is not None:
+        deliveries = [held.delivery for held in work.helds]
+        surroundings = shared.instrumentation.processing(deliveries, route.name, jobs[0].attempt)
+    with surroundings:
+        if route.batch:
+            return await _invoke(shared, route, jobs, payloads)
+        if not route.middleware:
+            return await _invoke(shared, route, jobs[0], payloads[0])
+
+        async def innermost(job: Job) -> object:
+            return await _invoke(shared, route, job, payloads[0])
+
+        return await compose(route.middleware, innermost)(jobs[0])
+
+
+async def _invoke(shared: Shared, route: Route, job: Any, payload: Any) -> object:
+    if route.is_async:
+        return cast("object", await route.call(job, payload))
+    # Never abandoned: a thread cannot be stopped, so its slot stays taken until it returns.
+    return await anyio.to_thread.run_sync(route.call, job, payload, limiter=shared.threads)
+
+
+def _outcomes(
+    shared: Shared, work: Work, answer: object, error: BaseException | None, *, finished: bool
+) -> list[Outcome]:
+    count = len(work.helds)
+    if error is not None:
+        return [_outcome_of_error(shared, work.route, error)] * count
+    if not finished:
+        return [Retry()] * count
+    if not work.route.batch or answer is None:
+        return [Done()] * count
+    return _batch_answer(answer, count)
+
+
+def _batch_answer(answer: object, count: int) -> list[Outcome]:
+    entries: list[object] | None = None
+    if isinstance(answer, Sequence):
+        entries = list(cast("Sequence[object]", answer))
+    if entries is None or len(entries) != count:
+        found = f"{len(entries)} outcomes" if entries is not None else f"{answer!r:.100}"
+        return [Retry(reason=f"the batch handler answered {found} for {count} messages")] * count
+    return [_batch_entry(entry) for entry in entries]
+
+
+def _batch_entry(entry: object) -> Outcome:
+    if entry is None or entry is Done:
+        return Done()
+    if isinstance(entry, Outcome):
+        return entry
+    if entry is Retry:
+        return Retry()
+    return Retry(reason=f"the batch handler answered {entry!r:.100} for this message")
+
+
+def _outcome_of_error(shared: Shared, route: Route, error: BaseException) -> Outcome:
+    inner = _without_lone_groups(error)
+    if isinstance(inner, Outcome):
+        return inner
+    if isinstance(inner, SystemExit):
+        shared.request_exit(inner.code if isinstance(inner.code, int) else int(bool(inner.code)))
+    elif isinstance(inner, KeyboardInterrupt):
+        shared.request_exit(130)
+    try:
+        outcome = cast("object", route.retry.outcome_of(inner))
+    except Exception:  # noqa: BLE001 -- a user's rule that fails decides nothing
+        return Retry()
+    return outcome if isinstance(outcome, Outcome) else Retry()
+
+
+def _without_lone_groups(error: BaseException) -> BaseException:
+    # A task group wraps even a lone exception; what the handler meant is inside.
+    while isinstance(error, BaseExceptionGroup):
+        inside = cast("tuple[BaseException, ...]", error.exceptions)
+        if len(inside) != 1:
+            break
+        error = inside[0]
+    return error
+
+
+def _error_behind(outcome: Outcome, error: BaseException | None) -> BaseException | None:
+    if error is None or isinstance(error, Outcome):
+        cause = outcome.__cause__
+        return cause if isinstance(cause, BaseException) else None
+    return error
+
+
+async def _send_children(
+    shared: Shared, jobs: list[Job], outcomes: list[Outcome], error: BaseException | None
+) -> tuple[list[Outcome], BaseException | None]:
+    results = list(outcomes)
+    for n, (job, outcome) in enumerate(zip(jobs, outcomes, strict=True)):
+        children = job.take_children()
+        if not children or not isinstance(outcome, Done):
+            continue
+        try:
+            await shared.send_children(children)
+        except Exception as failure:  # noqa: BLE001 -- any: the job must then run again
+            results[n], error = Retry(), failure
+    return results, error
+
+
+def _uncancel() -> None:
+    """A handler that cancelled its own task has only failed itself."""
+    task = asyncio.current_task()
+    while task is not None and task.cancelling():
+        task.uncancel()

@@ -1,0 +1,220 @@
+"""Slots: how much runs at once, what waits for its turn, and how much may still be claimed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from brokerwq._runtime.execution import Work
+from brokerwq._runtime.route import Route
+from brokerwq.clock import Clock, Timer
+
+_AHEAD_SECONDS = 0.05
+"""Read-ahead: what the slots will have begun within this time, judged by the last jobs."""
+_AHEAD_PER_SLOT = 10
+_MOST_AHEAD = 200
+_STALE_SECONDS = 1.0
+_SMOOTHING = 0.2
+
+
+class Slots:
+    """A fixed number of places, each a long-lived task that runs one ``Work`` after another.
+
+    Args:
+        total: How many.
+        run: Runs one ``Work`` to its end; must not raise.
+        clock: For durations.
+        read_ahead: Claim a little more than there are free slots while jobs are short. Only
+            where an unstarted message can be put back without spending an attempt.
+        stale: Given the messages that waited too long to be "soon".
+    """
+
+    def __init__(
+        self,
+        total: int,
+        run: Callable[[Work], Awaitable[None]],
+        *,
+        clock: Clock,
+        read_ahead: bool,
+        stale: Callable[[list[Work]], object],
+    ) -> None:
+        self.total = total
+        self._run = run
+        self._clock = clock
+        self._read_ahead = read_ahead
+        self._stale = stale
+        self._ready: deque[Work] = deque()
+        self._capped: dict[Route, deque[Work]] = {}
+        self._running_of: dict[Route, int] = {}
+        self._idle: deque[asyncio.Future[Work]] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._capped_count = 0
+        self._job_seconds: float | None = None
+        self._sweep: Timer | None = None
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._at_rest = asyncio.Event()
+        self._at_rest.set()
+        self.running: set[Work] = set()
+        self.reserved = 0
+
+    # -- demand ---------------------------------------------------------------------------
+
+    @property
+    def free(self) -> int:
+        """How many more may be claimed; below 1 for none."""
+        taken = len(self.running) + len(self._ready) + self._capped_count + self.reserved
+        return self.total + self._ahead() - taken
+
+    def _ahead(self) -> int:
+        if not self._read_ahead or self._job_seconds is None:
+            return 0
+        soon = self.total * _AHEAD_SECONDS / max(self._job_seconds, 1e-6)
+        return int(min(soon, self.total * _AHEAD_PER_SLOT, _MOST_AHEAD))
+
+    async def wait_until_free(self) -> None:
+        """Wait for room; those who wait are served in turn."""
+        while self._waiters or self.free < 1:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            finally:
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
+            if self.free >= 1:
+                return
+
+    def freed(self) -> None:
+        """Room may have come: wake the next one who waits for it."""
+        while self._waiters and self.free >= 1:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    # -- work -----------------------------------------------------------------------------
+
+    def put(self, work: Work) -> None:
+        """Run ``work`` as soon as a slot is free and its worker is below its own limit."""
+        work.put_at = self._clock.now()
+        self._at_rest.clear()
+        route = work.route
+        limit = route.slots
+        if limit is not None and self._running_of.get(route, 0) >= limit:
+            self._capped.setdefault(route, deque()).append(work)
+            self._capped_count += 1
+            return
+        self._begin_or_queue(work)
+
+    def _begin_or_queue(self, work: Work) -> None:
+        route = work.route
+        if route.slots is not None:
+            self._running_of[route] = self._running_of.get(route, 0) + 1
+        while self._idle:
+            idle = self._idle.popleft()
+            if not idle.done():
+                self.running.add(work)
+                idle.set_result(work)
+                return
+        if len(self._tasks) < self.total:
+            self.running.add(work)
+            task = asyncio.get_running_loop().create_task(self._slot(work))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return
+        self._ready.append(work)
+        if self._sweep is None:
+            self._sweep = self._clock.call_at(work.put_at + _STALE_SECONDS, self._swept)
+
+    async def _slot(self, work: Work) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            started = self._clock.now()
+            await self._run(work)
+            self._ended(work, self._clock.now() - started)
+            if self._ready:
+                work = self._ready.popleft()
+                self.running.add(work)
+            else:
+                idle: asyncio.Future[Work] = loop.create_future()
+                self._idle.append(idle)
+                work = await idle
+
+    def _ended(self, work: Work, seconds: float) -> None:
+        self.running.discard(work)
+        mean = self._job_seconds
+        self._job_seconds = seconds if mean is None else mean + _SMOOTHING * (seconds - mean)
+        self._release_cap(work.route)
+        if not self.running and not self._ready and not self._capped_count:
+            self._at_rest.set()
+        self.freed()
+
+    def _release_cap(self, route: Route) -> None:
+        if route.slots is None:
+            return
+        self._running_of[route] -= 1
+        waiting = self._capped.get(route)
+        if waiting:
+            self._capped_count -= 1
+            self._begin_or_queue(waiting.popleft())
+
+    def _swept(self) -> None:
+        self._sweep = None
+        before = self._clock.now() - _STALE_SECONDS
+        stale = [work for work in self._ready if work.put_at <= before]
+        for work in stale:
+            self._ready.remove(work)
+            self._uncap(work)
+        if self._ready:
+            at = self._ready[0].put_at + _STALE_SECONDS
+            self._sweep = self._clock.call_at(at, self._swept)
+        if stale:
+            self._job_seconds = max(self._job_seconds or 0.0, _STALE_SECONDS)
+            self._stale(stale)
+
+    def _uncap(self, work: Work) -> None:
+        if work.route.slots is not None:
+            self._running_of[work.route] -= 1
+
+    # -- stopping -------------------------------------------------------------------------
+
+    def take_unstarted(self) -> list[Work]:
+        """Remove and return what has not begun."""
+        taken = list(self._ready)
+        for work in taken:
+            self._uncap(work)
+        self._ready.clear()
+        for waiting in self._capped.values():
+            taken += waiting
+            waiting.clear()
+        self._capped_count = 0
+        if not self.running:
+            self._at_rest.set()
+        return taken
+
+    async def rest(self) -> None:
+        """Wait until nothing runs and nothing waits."""
+        await self._at_rest.wait()
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Nothing runs and nothing waits."""
+        return self._at_rest.is_set()
+
+    def cancel_running(self) -> None:
+        """End every handler because the runner stops."""
+        for work in list(self.running):
+            work.cancel("stop")
+
+    async def aclose(self, patience: float) -> int:
+        """End the slots; how many did not end within ``patience`` seconds."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if not tasks:
+            return 0
+        _, stuck = await asyncio.wait(tasks, timeout=patience)
+        return len(stuck)
