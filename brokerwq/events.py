@@ -195,14 +195,21 @@ class Instrumentation(Protocol):
         ...
 
     def processing(
-        self, deliveries: Sequence[Delivery], type_: str, attempt: int, /
+        self,
+        deliveries: Sequence[Delivery],
+        type_: str,
+        attempt: int,
+        cause: Callable[[], str] = str,
+        /,
     ) -> AbstractContextManager[None]:
         """Surround the handler, its context current inside; an exception marks the span.
 
         Args:
             deliveries: The message, or the messages of a batch.
             type_: The worker's name.
-            attempt: Number of the attempt; of a batch the highest.
+            attempt: Number of the attempt; of a batch the first message's.
+            cause: Asked when the handler was cancelled: ``timeout``, ``lost`` or ``stop``;
+                empty where it was not the runner that did it.
         """
         ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from opentelemetry.metrics import MeterProvider
@@ -15,13 +15,22 @@ _CALL_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1
 # The conventions end at 10 seconds; a job may well take an hour.
 _JOB_SECONDS: Final = (*_CALL_SECONDS, 30, 60, 300, 900, 3600)
 
+_REASONS: Final = (
+    "failed",
+    "timeout",
+    "lost",
+    "decode",
+    "unknown-type",
+    "snoozed-too-long",
+    "payload-mismatch",
+)
 _WORDS: Final = 100
 _QUEUES: Final = 1000
 _LONGEST_WORD: Final = 100
 
 
 class Vocabulary:
-    """Lets the first ``limit`` words through and calls every later one ``_OTHER``.
+    """Lets the ``known`` words and the first ``limit`` others through; all else is ``_OTHER``.
 
     Each new value of an attribute is a new time series, here and at whoever stores it; message
     types, reasons and names of errors may come from strangers.
@@ -29,9 +38,9 @@ class Vocabulary:
 
     __slots__ = ("_limit", "_words")
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._words: dict[str, str] = {}
+    def __init__(self, limit: int, known: Iterable[str] = ()) -> None:
+        self._words = {word: word for word in known}
+        self._limit = limit + len(self._words)
 
     def __call__(self, word: str) -> str:
         """``word``, presentable, or ``_OTHER``."""
@@ -97,6 +106,6 @@ class Instruments:
         self.vocabularies: Mapping[str, Vocabulary] = {
             names.DESTINATION: Vocabulary(_QUEUES),
             names.MESSAGE_TYPE: Vocabulary(_WORDS),
-            names.REASON: Vocabulary(_WORDS),
+            names.REASON: Vocabulary(_WORDS, _REASONS),
             names.ERROR_TYPE: Vocabulary(_WORDS),
         }

@@ -14,6 +14,9 @@ Attributes: TypeAlias = Mapping[str, str | int | bool]
 
 _CACHED: Final = 1000
 
+# Elsewhere the reason is a handler's free text, which would use the vocabulary up.
+_WITH_REASON: Final = frozenset({"dead-lettered", "put-back"})
+
 
 class Meters:
     """Its methods may be called in any thread.
@@ -118,6 +121,7 @@ class Meters:
                 (names.MESSAGE_TYPE, event.type),
                 (names.OUTCOME, event.outcome),
                 (names.COUNTED, event.counted),
+                (names.REASON, event.reason),
                 (names.ERROR_TYPE, event.error_type),
             ),
         )

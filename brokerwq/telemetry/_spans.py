@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import Token
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, cast
 
 from opentelemetry import trace
 from opentelemetry.context import Context, attach, detach, get_current
@@ -161,13 +161,21 @@ class Processing(_Around, AbstractContextManager[None]):
     belongs to the trace that asked for it.
     """
 
-    __slots__ = ("_attempt", "_deliveries", "_type")
+    __slots__ = ("_attempt", "_cause", "_deliveries", "_type")
 
-    def __init__(self, kit: Kit, deliveries: Sequence[Delivery], type_: str, attempt: int) -> None:
+    def __init__(
+        self,
+        kit: Kit,
+        deliveries: Sequence[Delivery],
+        type_: str,
+        attempt: int,
+        cause: Callable[[], str],
+    ) -> None:
         super().__init__(kit)
         self._deliveries = deliveries
         self._type = type_
         self._attempt = attempt
+        self._cause = cause
 
     def __enter__(self) -> None:
         """Start."""
@@ -190,9 +198,9 @@ class Processing(_Around, AbstractContextManager[None]):
         return span, context
 
     def _close(self, span: Span, seconds: float, error: BaseException | None) -> None:
-        outcome, failed = _judged(error)
-        span.set_attribute(names.OUTCOME, outcome)
-        failure = _mark_failure(span, error) if failed else ""
+        ended = _ended(error, self._cause)
+        span.set_attribute(names.OUTCOME, ended.outcome)
+        failure = _mark_failure(span, error, ended.failure) if ended.failure else ""
         queue = self._deliveries[0].queue
         self._kit.meters.processed(seconds, queue, self._type, failure)
 
@@ -260,37 +268,71 @@ def _of_message(delivery: Delivery) -> SpanAttributes:
     return attributes
 
 
-def _judged(error: BaseException | None) -> tuple[str, bool]:
-    """The outcome that ``error`` stands for, in the words of events, and whether it failed."""
-    if error is None or isinstance(error, Done):
-        return "done", False
-    if isinstance(error, Snooze):
-        return "snoozed", False
-    if isinstance(error, Discard):
-        return "discarded", False
-    if isinstance(error, DeadLetter):
-        return "dead-lettered", True
-    if isinstance(error, asyncio.CancelledError):
-        return "cancelled", True
-    return "failed", True
+class _Ended(NamedTuple):
+    """How a handler ended.
+
+    Attributes:
+        outcome: In the words of ``JobEnded.outcome``.
+        failure: What failed, as ``error.type``; empty where nothing did.
+    """
+
+    outcome: str
+    failure: str
 
 
-def _mark_failure(span: Span, error: BaseException | None) -> str:
+def _ended(error: BaseException | None, cause: Callable[[], str]) -> _Ended:
+    if error is None:
+        return _Ended("done", "")
+    inner = _without_lone_groups(error)
+    if isinstance(inner, asyncio.CancelledError):
+        return _cancelled(cause())
+    if isinstance(inner, Done):
+        return _Ended("done", "")
+    if isinstance(inner, Snooze):
+        return _Ended("snoozed", "")
+    if isinstance(inner, Discard):
+        return _Ended("discarded", "")
+    outcome = "dead-lettered" if isinstance(inner, DeadLetter) else "failed"
+    return _Ended(outcome, type_of(inner))
+
+
+def _cancelled(cause: str) -> _Ended:
+    if cause == "stop":
+        # Not a failure: a deployment would otherwise look like a row of broken jobs.
+        return _Ended("cancelled", "")
+    if cause:
+        return _Ended(cause, cause)
+    return _Ended("failed", asyncio.CancelledError.__qualname__)
+
+
+def _without_lone_groups(error: BaseException) -> BaseException:
+    # A task group wraps even a lone exception; what the handler meant is inside.
+    inner = error
+    while isinstance(inner, BaseExceptionGroup):
+        inside = cast("tuple[BaseException, ...]", inner.exceptions)
+        if len(inside) != 1:
+            return error
+        inner = inside[0]
+    return inner
+
+
+def _mark_failure(span: Span, error: BaseException | None, name: str = "") -> str:
     """Put ``error`` on ``span``; its name for metrics, empty without one."""
     if error is None:
         return ""
-    name = type_of(error)
+    name = name or type_of(error)
     if not span.is_recording():
         return name
-    text = text_of(error)
+    inner = _without_lone_groups(error)
+    text = text_of(inner)
     span.set_attribute(names.ERROR_TYPE, name)
     span.set_status(StatusCode.ERROR, text or name)
-    if not isinstance(error, (Outcome, asyncio.CancelledError)):
+    if not isinstance(inner, (Outcome, asyncio.CancelledError)):
         # Span.record_exception would add the whole text, which may quote a payload.
         span.add_event(
             names.EXCEPTION,
             {
-                names.EXCEPTION_TYPE: full_type_of(error),
+                names.EXCEPTION_TYPE: full_type_of(inner),
                 names.EXCEPTION_MESSAGE: text,
                 names.EXCEPTION_STACKTRACE: stack_of(error),
             },

@@ -91,7 +91,12 @@ class FanOut:
         )
 
     def processing(
-        self, deliveries: Sequence[Delivery], type_: str, attempt: int, /
+        self,
+        deliveries: Sequence[Delivery],
+        type_: str,
+        attempt: int,
+        cause: Callable[[], str] = str,
+        /,
     ) -> AbstractContextManager[None]:
         """See ``Instrumentation.processing``."""
         if not self._instrumentations:
@@ -99,7 +104,7 @@ class FanOut:
         return _AllAround(
             self._fault,
             [
-                partial(member.processing, deliveries, type_, attempt)
+                partial(member.processing, deliveries, type_, attempt, cause)
                 for member in self._instrumentations
             ],
         )

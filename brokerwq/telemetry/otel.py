@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -95,10 +95,15 @@ class OpenTelemetry:
         return self._spans.Sending(self._kit, queue, type_, count, message_id)
 
     def processing(
-        self, deliveries: Sequence[Delivery], type_: str, attempt: int, /
+        self,
+        deliveries: Sequence[Delivery],
+        type_: str,
+        attempt: int,
+        cause: Callable[[], str] = str,
+        /,
     ) -> AbstractContextManager[None]:
         """See ``Instrumentation.processing``: a CONSUMER span."""
-        return self._spans.Processing(self._kit, deliveries, type_, attempt)
+        return self._spans.Processing(self._kit, deliveries, type_, attempt, cause)
 
     def settling(
         self, queue: str, operation: str, deliveries: Sequence[Delivery], /
