@@ -25,22 +25,22 @@ from brokerwq.events import CrashSuspectIsolated, Instrumentation
 class Isolation:
     """Runs one suspect at a time with nothing beside it, then lets the lanes go on.
 
+    ``claim_one`` claims at most one message from a lane, without waiting.
+
     Args:
         lanes: All lanes of the runner; their gates are closed meanwhile.
-        claim_one: Claims at most one message from a lane, without waiting.
         instrumentation: Told of each suspect.
     """
 
     def __init__(
         self,
         lanes: Callable[[], Iterable[Lane]],
-        claim_one: Callable[[Lane], Awaitable[list[Held]]],
         instrumentation: Instrumentation | None,
     ) -> None:
         self.dispatcher: Dispatcher
         self.slots: Slots
+        self.claim_one: Callable[[Lane], Awaitable[list[Held]]]
         self._lanes = lanes
-        self._claim_one = claim_one
         self._instrumentation = instrumentation
         self._task: asyncio.Task[None] | None = None
 
@@ -100,7 +100,7 @@ class Isolation:
 
     async def _next(self, lane: Lane) -> list[Held]:
         try:
-            return await self._claim_one(lane)
+            return await self.claim_one(lane)
         except DriverError:
             return []  # the lane's own claim meets the same trouble, and reports it
 
