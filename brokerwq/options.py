@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias, TypedDict, cast
 
 from brokerwq.backoff import RetryPolicy
@@ -12,16 +12,16 @@ from brokerwq.codecs import Codec
 from brokerwq.durations import Seconds, aware_utc, positive_seconds, seconds_of
 from brokerwq.envelope import check_user_headers
 from brokerwq.errors import ConfigError
+from brokerwq.limits import (
+    MAX_BATCH,
+    MAX_BATCH_WAIT,
+    MAX_DELAY,
+    MAX_LEASE,
+    MAX_SLOTS,
+    MAX_TIMEOUT,
+)
 from brokerwq.middleware import Middleware
 from brokerwq.names import check_foreign_queue, check_id, check_name
-
-MAX_LEASE: Final = timedelta(days=7).total_seconds()
-"""Seconds. Far above what a lease should be, since heartbeats extend it; brokers have less."""
-MAX_TIMEOUT: Final = timedelta(days=365).total_seconds()
-MAX_DELAY: Final = timedelta(days=3650).total_seconds()
-MAX_SLOTS: Final = 100_000
-MAX_BATCH: Final = 10_000
-MAX_BATCH_WAIT: Final = timedelta(hours=1).total_seconds()
 
 Key: TypeAlias = Callable[[Any], object] | str | Sequence[str]
 """What makes two messages the same work: a function of the payload, or names of its fields."""
