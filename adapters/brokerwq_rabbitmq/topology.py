@@ -64,9 +64,8 @@ def plan(spec: QueueSpec) -> list[QueuePlan]:
     }
     if spec.retention is not None:
         work["x-message-ttl"] = _milliseconds(spec.retention)
-    dead: Arguments = {"x-queue-type": "quorum", "x-delivery-limit": DEAD_LETTER_LIMIT}
     return [
-        QueuePlan(name=spec.dead_letter_queue, arguments=dead),
+        dead_letter_plan(spec.dead_letter_queue),
         *(
             QueuePlan(
                 name=level_name(spec.name, seconds),
@@ -76,6 +75,14 @@ def plan(spec: QueueSpec) -> list[QueuePlan]:
         ),
         QueuePlan(name=spec.name, arguments=work),
     ]
+
+
+def dead_letter_plan(name: str) -> QueuePlan:
+    """A dead-letter queue: it forwards nothing."""
+    return QueuePlan(
+        name=name,
+        arguments={"x-queue-type": "quorum", "x-delivery-limit": DEAD_LETTER_LIMIT},
+    )
 
 
 def _forwarding(target: str) -> dict[str, str | int]:

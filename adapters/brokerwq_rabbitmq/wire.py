@@ -81,18 +81,22 @@ class Read:
         defect: What of it could not be read.
         count: The broker's count of earlier deliveries of this copy.
         due: Wall clock in milliseconds; 0 if it may be handed out.
-        native: Its properties; empty where they could not be read.
-        is_foreign: It was not sent by brokerwq.
-        raw: For ``Delivery.raw``.
     """
 
     message: Message
     defect: str
     count: int
     due: int
-    native: Properties
-    is_foreign: bool
-    raw: Mapping[str, object]
+
+
+class NativeRaw(dict[str, object]):
+    """``Message.raw`` of a foreign message, with the bytes that a copy of it repeats."""
+
+    __slots__ = ("native",)
+
+    def __init__(self, native: Properties) -> None:
+        super().__init__()
+        self.native = native
 
 
 def read(received: Received) -> Read:
@@ -118,16 +122,10 @@ def read(received: Received) -> Read:
         ):
             headers[name] = native.text(place)
     message, unread = envelope.decode(headers, received.body)
+    if is_foreign:
+        message = replace(message, raw=_raw(native, received, kept))
     due, late = _due(headers.get(DUE))
-    return Read(
-        message=message,
-        defect=", ".join(filter(None, (defect, unread, late))),
-        count=count,
-        due=due,
-        native=native,
-        is_foreign=is_foreign,
-        raw=_raw(native, received, kept) if is_foreign else {},
-    )
+    return Read(message, ", ".join(filter(None, (defect, unread, late))), count, due)
 
 
 def _delivery_count(native: Properties) -> int:
@@ -182,9 +180,7 @@ def _due(text: str | None) -> tuple[int, str]:
     return 0, f"{DUE}={text!r:.50}"
 
 
-def _raw(
-    native: Properties, received: Received, kept: Mapping[str, object]
-) -> Mapping[str, object]:
+def _raw(native: Properties, received: Received, kept: Mapping[str, object]) -> NativeRaw:
     headers: dict[str, object] = {}
     for name, value in native.headers.items():
         if name == FOREIGN and kept:
@@ -193,12 +189,11 @@ def _raw(
             headers[name] = value_of(value)
         except (ValueError, IndexError, ArithmeticError):
             headers[name] = value
-    found: dict[str, object] = {
-        "exchange": received.exchange,
-        "routing_key": received.routing_key,
-        "redelivered": received.redelivered,
-        "headers": headers,
-    }
+    found = NativeRaw(native)
+    found["exchange"] = received.exchange
+    found["routing_key"] = received.routing_key
+    found["redelivered"] = received.redelivered
+    found["headers"] = headers
     for name, kind in PROPERTIES:
         data = native.values.get(name)
         if data is None:
@@ -215,12 +210,22 @@ def _raw(
     return found
 
 
-def encode_new(message: Message, *, due: int = 0) -> Properties:
-    """The properties of a message of ours.
+def encode(message: Message, *, due: int = 0) -> Properties:
+    """The properties of ``message``.
+
+    Args:
+        message: Ours, or a foreign one that came from RabbitMQ.
+        due: Not to be handed out before; wall clock in milliseconds, 0 for at once.
 
     Raises:
         MessageRefusedError: a header cannot be carried.
     """
+    if isinstance(message.raw, NativeRaw):
+        return _encode_foreign(message, message.raw, due)
+    return _encode_ours(message, due)
+
+
+def _encode_ours(message: Message, due: int) -> Properties:
     headers = envelope.encode(message)
     native = Properties(values=dict(_PERSISTENT))
     if due:
@@ -257,20 +262,15 @@ def _utf8(text: str) -> bytes:
         raise MessageRefusedError(msg) from exc
 
 
-def encode_copy(source: Read, message: Message, *, due: int = 0) -> Properties:
-    """The properties of a copy of ``source`` that says what ``message`` says.
-
-    Never with an expiration: a copy that waits, or lies in a dead-letter queue, must not
-    vanish there.
-    """
-    if not source.is_foreign:
-        return encode_new(message, due=due)
-    native = Properties(values=dict(source.native.values), headers=dict(source.native.headers))
+def _encode_foreign(message: Message, raw: NativeRaw, due: int) -> Properties:
+    # Never with an expiration: a copy that waits, or lies in a dead-letter queue, must not
+    # vanish there.
+    native = Properties(values=dict(raw.native.values), headers=dict(raw.native.headers))
     state: dict[str, object] = {envelope.V: envelope.VERSION}
     for name, place in _KEPT_ASIDE.items():
-        raw = source.raw.get("headers") if name == "CC" else source.raw
-        if isinstance(raw, Mapping) and name in raw:
-            state[place] = cast("Mapping[str, object]", raw)[name]
+        holder = raw.get("headers") if name == "CC" else raw
+        if isinstance(holder, Mapping) and name in holder:
+            state[place] = cast("Mapping[str, object]", holder)[name]
     for name in list(native.headers):
         if _is_brokers(name) or name == FOREIGN:
             del native.headers[name]
