@@ -94,7 +94,7 @@ class RabbitConsumer:
         )
 
     async def ack(self, deliveries: Sequence[Delivery], /) -> Results:
-        """See ``Consumer.ack``. Nothing confirms an ack: a message whose ack is lost comes again."""
+        """See ``Consumer.ack``. An ack is not confirmed: one that is lost costs a redelivery."""
         results, items = self._sort(deliveries)
         # Not shielded as the others are: an ack that was not sent leaves the message as it is.
         await self._attempt(self._ack, items, results)
@@ -191,7 +191,9 @@ class RabbitConsumer:
         marks = [_unchanged(delivery) for delivery in unclaimed]
         results = await self.put_back(unclaimed, [0.0] * len(unclaimed), marks)
         failed = [
-            delivery for delivery, error in zip(unclaimed, results, strict=True) if error is not None
+            delivery
+            for delivery, error in zip(unclaimed, results, strict=True)
+            if error is not None
         ]
         await self._settle(failed, self._reject)
 
@@ -223,9 +225,7 @@ class RabbitConsumer:
             await asyncio.shield(self._intake.spawn(self._attempt(change, items, results)))
         return results
 
-    async def _attempt(
-        self, change: _Change, items: Sequence[_Item], results: _Answers
-    ) -> None:
+    async def _attempt(self, change: _Change, items: Sequence[_Item], results: _Answers) -> None:
         try:
             await change(items, results)
         except (Exception, asyncio.CancelledError) as exc:
@@ -282,7 +282,7 @@ class RabbitConsumer:
 
         def due() -> None:
             if held.lane.is_alive and not self._intake.is_closed:
-                self._intake.spawn(let_go())
+                _ = self._intake.spawn(let_go())
 
         self._clock.call_at(self._clock.now() + copy.delay, due)
 

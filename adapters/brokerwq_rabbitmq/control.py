@@ -132,7 +132,7 @@ class Control:
             )
         except DriverError as exc:
             if isinstance(exc.__cause__, amqp.ChannelPreconditionFailed):
-                difference = parse_inequivalence(str(exc.__cause__))
+                difference = parse_inequivalence(str(exc.__cause__), plan.arguments)
                 if difference is not None:
                     return difference
             raise

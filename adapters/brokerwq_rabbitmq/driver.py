@@ -46,6 +46,12 @@ class RabbitDriver:
     def __init__(self, settings: RabbitSettings, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
+        self._consuming = Link(settings, clock, role="consumer", packs_properties=True)
+        self._publishing = Link(settings, clock, role="publisher", packs_properties=False)
+        self._control = Control(self._consuming, settings.rpc_timeout)
+        self._copier = Copier(
+            Publisher(self._publishing, settings), clock, settings.publish_timeout
+        )
         self._sources: dict[str, Source] = {}
         self._consumers: WeakSet[RabbitConsumer] = WeakSet()
         self._is_open = False
@@ -69,17 +75,6 @@ class RabbitDriver:
 
     async def open(self) -> None:
         """See ``Driver.open``."""
-        # Not before: a link belongs to the loop that runs now.
-        self._consuming = Link(
-            self._settings, self._clock, role="consumer", packs_properties=True
-        )
-        self._publishing = Link(
-            self._settings, self._clock, role="publisher", packs_properties=False
-        )
-        self._control = Control(self._consuming, self._settings.rpc_timeout)
-        self._copier = Copier(
-            Publisher(self._publishing, self._settings), self._clock, self._settings.publish_timeout
-        )
         await self._consuming.connect()
         self._is_open = True
 
@@ -162,6 +157,21 @@ class RabbitDriver:
         if spec.declare == "never":
             await self._adopt(spec)
             return []
+        differences, missing = await self._survey(spec)
+        if check_only or spec.declare == "check":
+            if missing:
+                names = ", ".join(plan.name for plan in missing)
+                msg = f"missing at {self._consuming.place}: {names}"
+                raise QueueNotFoundError(msg)
+        elif not differences:
+            for plan in missing:
+                await self._control.create(plan)
+        return differences
+
+    async def _survey(
+        self, spec: QueueSpec
+    ) -> tuple[list[Difference], list[topology.QueuePlan]]:
+        """What differs and what is missing; and remember what the queue is."""
         differences: list[Difference] = []
         if spec.ordered:
             differences.append(
@@ -179,20 +189,12 @@ class RabbitDriver:
             )
             if plan.name == spec.name:
                 is_quorum = comparison.is_complete and "x-queue-type" not in comparison.found
-        if check_only or spec.declare == "check":
-            if missing:
-                msg = f"missing at {self._consuming.place}: {', '.join(p.name for p in missing)}"
-                raise QueueNotFoundError(msg)
-        elif not differences:
-            for plan in missing:
-                await self._control.create(plan)
-        self._remember(
-            spec.name, spec.dead_letter_queue, is_quorum=is_quorum, has_levels=not differences
-        )
-        if not differences:
-            dead = spec.dead_letter_queue
+        dead = spec.dead_letter_queue
+        has_levels = not any(".delay." in difference.queue for difference in differences)
+        self._remember(spec.name, dead, is_quorum=is_quorum, has_levels=has_levels)
+        if not any(difference.queue == dead for difference in differences):
             self._remember(dead, dead_letter_name(dead), is_quorum=True, has_levels=False)
-        return differences
+        return differences, missing
 
     async def _adopt(self, spec: QueueSpec) -> None:
         """Look, and nothing else."""
@@ -203,9 +205,7 @@ class RabbitDriver:
             )
         except PermissionDeniedError:
             has_levels = False
-        self._remember(
-            spec.name, spec.dead_letter_queue, is_quorum=False, has_levels=has_levels
-        )
+        self._remember(spec.name, spec.dead_letter_queue, is_quorum=False, has_levels=has_levels)
 
     async def examine(self, spec: QueueSpec, /) -> Sequence[Finding]:
         """See ``brokerwq.driver.doctor.Doctor``."""

@@ -57,17 +57,9 @@ def to_connect_error(
     cause = exc.__cause__ or exc
     if isinstance(exc, amqp.ProbableAuthenticationError | amqp.AuthenticationError):
         return AuthenticationError(f"RabbitMQ at {place} refuses the user name or password")
-    if isinstance(cause, ssl.SSLCertVerificationError):
-        return AuthenticationError(f"TLS to {place}: {cause.verify_message}")
-    if isinstance(cause, ssl.SSLError) and cause.reason in (
-        "WRONG_VERSION_NUMBER",
-        "HTTP_REQUEST",
-        "UNKNOWN_PROTOCOL",
-    ):
-        return ProtocolError(f"{place} does not speak TLS: write amqp:// for a plain port")
     if isinstance(cause, ssl.SSLError):
-        return AuthenticationError(f"TLS to {place}: {cause}")
-    if isinstance(exc, NotAmqpError) or isinstance(cause, NotAmqpError):
+        return _tls_error(cause, place)
+    if isinstance(cause, NotAmqpError):
         return ProtocolError(f"{place} does not speak AMQP 0-9-1: {cause}")
     if close_reason is not None and close_reason[0] in (_NOT_ALLOWED, _ACCESS_REFUSED):
         return ConfigError(f"virtual host {vhost!r} at {place} cannot be used: {close_reason[1]}")
@@ -75,36 +67,41 @@ def to_connect_error(
     return ConnectionLostError(f"no connection to RabbitMQ at {place} ({_words(exc)}){said}")
 
 
+def _tls_error(exc: ssl.SSLError, place: str) -> DriverError:
+    if isinstance(exc, ssl.SSLCertVerificationError):
+        return AuthenticationError(f"TLS to {place}: {exc.verify_message}")
+    if exc.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"):
+        return ProtocolError(f"{place} does not speak TLS: write amqp:// for a plain port")
+    return AuthenticationError(f"TLS to {place}: {exc}")
+
+
 def speaks_tls(place: str) -> ProtocolError:
     """For a plain connection to a port that answers TLS."""
     return ProtocolError(f"{place} speaks TLS: write amqps:// instead of amqp://")
+
+
+# The client's class, ours, and what to say: {0} is the queue, {1} the place, {2} its words.
+_CALLS: tuple[tuple[type[BaseException], type[DriverError], str], ...] = (
+    (amqp.PublishError, QueueNotFoundError, "queue {0} does not exist at {1}"),
+    (amqp.DeliveryError, StorageFullError, "queue {0} at {1} takes no more messages"),
+    (amqp.ChannelNotFoundEntity, QueueNotFoundError, "queue {0} does not exist at {1}"),
+    (amqp.ChannelAccessRefused, PermissionDeniedError, "queue {0} at {1}: {2}"),
+    (amqp.ChannelLockedResource, QueueMismatchError, "queue {0} is another connection's: {2}"),
+    (TimeoutError, TransientError, "RabbitMQ at {1} did not answer in time"),
+    (amqp.AMQPChannelError, TransientError, "queue {0} at {1}: {2}"),
+    (BaseException, ConnectionLostError, "the connection to RabbitMQ at {1}: {2}"),
+)
 
 
 def to_driver_error(exc: BaseException, *, queue: str, place: str) -> DriverError:
     """What went wrong in a call about ``queue``."""
     if isinstance(exc, DriverError):
         return exc
-    match exc:
-        case amqp.PublishError():
-            return QueueNotFoundError(f"queue {queue} does not exist at {place}")
-        case amqp.DeliveryError():
-            return StorageFullError(f"queue {queue} at {place} takes no more messages")
-        case amqp.ChannelNotFoundEntity():
-            return QueueNotFoundError(f"queue {queue} does not exist at {place}")
-        case amqp.ChannelAccessRefused():
-            return PermissionDeniedError(f"queue {queue} at {place}: {exc}")
-        case amqp.ChannelLockedResource():
-            return QueueMismatchError(f"queue {queue} at {place} is another connection's own: {exc}")
-        case amqp.ChannelPreconditionFailed() if too_large_limit(exc) is not None:
-            return MessageTooLargeError(
-                f"{place} takes messages of at most {too_large_limit(exc)} bytes"
-            )
-        case TimeoutError():
-            return TransientError(f"RabbitMQ at {place} did not answer in time")
-        case amqp.AMQPChannelError():
-            return TransientError(f"queue {queue} at {place}: {_words(exc)}")
-        case _:
-            return ConnectionLostError(f"the connection to RabbitMQ at {place}: {_words(exc)}")
+    limit = too_large_limit(exc)
+    if limit is not None:
+        return MessageTooLargeError(f"{place} takes messages of at most {limit} bytes")
+    ours, text = next((ours, text) for theirs, ours, text in _CALLS if isinstance(exc, theirs))
+    return ours(text.format(queue, place, _words(exc)))
 
 
 def too_large_limit(exc: BaseException) -> int | None:

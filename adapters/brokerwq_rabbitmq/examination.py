@@ -43,7 +43,7 @@ def _lease(spec: QueueSpec, settings: RabbitSettings, version: tuple[int, int]) 
         return Finding(
             subject="consumer timeout",
             level="ok",
-            text=f"{timeout:g} s, set by each of our consumers; leases up to {settings.max_lease:g}",
+            text=f"{timeout:g} s, set by our consumers; leases up to {settings.max_lease:g} s",
         )
     return Finding(
         subject="consumer timeout",

@@ -118,7 +118,7 @@ class Transport(TransportFactory):
         reader = FrameReader(packs_properties=self._packs_properties, now=self._now)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
         transport, _ = await loop.create_connection(
-            lambda: protocol, url.host, url.port, ssl=self._context
+            lambda: protocol, url.host or "", url.port or 0, ssl=self._context
         )
         self.reader = reader
         self._writer = asyncio.StreamWriter(transport, protocol, reader, loop)

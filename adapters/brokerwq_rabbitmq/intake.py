@@ -173,10 +173,10 @@ class Intake:
         self._buffer.clear()
         return unclaimed
 
-    async def finish_tasks(self, timeout: float | None = None) -> None:
+    async def finish_tasks(self, within: float | None = None) -> None:
         """Wait for what is being copied or returned just now."""
         while self._tasks:
-            _, late = await asyncio.wait(set(self._tasks), timeout=timeout)
+            _, late = await asyncio.wait(set(self._tasks), timeout=within)
             if late:
                 return
 
@@ -195,7 +195,7 @@ class Intake:
         """Close the channels that only held messages and hold none any more."""
         for lane in [lane for lane in self._old_lanes if not lane.held or not lane.is_alive]:
             self._old_lanes.discard(lane)
-            self.spawn(lane.aclose())
+            _ = self.spawn(lane.aclose())
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run ``work`` to its end, whoever is cancelled meanwhile."""
@@ -211,9 +211,9 @@ class Intake:
 
     def _on_arrival(self, held: Held) -> None:
         if held.read.due and self._rest_of(held) > 0:
-            self.spawn(self._wait_on(held))
+            _ = self.spawn(self._wait_on(held))
         elif held.received.redelivered and not self._source.is_quorum:
-            self.spawn(self._recount(held))
+            _ = self.spawn(self._recount(held))
         else:
             self._admit(held)
 

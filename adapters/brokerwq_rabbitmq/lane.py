@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from aiormq.abc import AbstractChannel, DeliveredMessage
 from pamqp import commands
+from pamqp.common import FieldTable
 
 from brokerwq.clock import Clock
 from brokerwq_rabbitmq import wire
@@ -79,7 +80,8 @@ class Lane:
         self.is_alive = True
         self.is_consuming = False
         self.learned_timeout: float | None = None
-        channel.closing.add_done_callback(self._on_closed)
+        closing: asyncio.Future[object] = channel.closing  # pyright: ignore[reportUnknownMemberType]
+        closing.add_done_callback(self._on_closed)
         channel.on_consumer_cancel_callbacks.add(self._on_cancelled)
 
     async def consume(
@@ -95,7 +97,7 @@ class Lane:
         """
         self._prefetch = max(1, min(prefetch, _MAX_PREFETCH))
         self._timeout = consumer_timeout
-        arguments = (
+        arguments: FieldTable = (
             {} if consumer_timeout is None else {"x-consumer-timeout": int(consumer_timeout * 1000)}
         )
         await self.ping(rpc_timeout)
@@ -108,15 +110,15 @@ class Lane:
             timeout=rpc_timeout,
         )
 
-    async def ping(self, timeout: float) -> None:
+    async def ping(self, within: float) -> None:
         """Ask something that changes nothing: an answer proves that the channel is alive."""
-        await self._channel.basic_qos(prefetch_count=self._prefetch, timeout=timeout)
+        await self._channel.basic_qos(prefetch_count=self._prefetch, timeout=within)
 
-    async def cancel(self, timeout: float) -> None:
+    async def cancel(self, within: float) -> None:
         """Stop the flow; on return nothing more arrives. What is held stays held."""
         if self.is_alive and self.is_consuming:
             self.is_consuming = False
-            await self._channel.basic_cancel(self._tag, timeout=timeout)
+            await self._channel.basic_cancel(self._tag, timeout=within)
 
     async def ack(self, settled: Sequence[Held]) -> None:
         """Ack; the run of what is held longest is one frame."""

@@ -94,13 +94,13 @@ class Link:
         reader = self._reader
         return reader is not None and not reader.unblocked.is_set()
 
-    async def wait_until_unblocked(self, timeout: float) -> bool:
-        """Whether the broker takes messages on this connection, at once or within ``timeout``."""
+    async def wait_until_unblocked(self, within: float) -> bool:
+        """Whether the broker takes messages on this connection, at once or ``within`` seconds."""
         reader = self._reader
         if reader is None or reader.unblocked.is_set():
             return True
         with suppress(TimeoutError):
-            await asyncio.wait_for(reader.unblocked.wait(), timeout)
+            await asyncio.wait_for(reader.unblocked.wait(), within)
         return reader.unblocked.is_set()
 
     @property
@@ -150,7 +150,7 @@ class Link:
             )
             connection.vhost = settings.vhost  # a URL's path cannot carry every name
             async with asyncio.timeout(settings.connect_timeout):
-                await connection.connect()
+                await connection.connect()  # pyright: ignore[reportUnknownMemberType]
         except (Exception, asyncio.CancelledError) as exc:
             transport.abort()
             if isinstance(exc, asyncio.CancelledError) and not is_stray_cancellation(exc):
@@ -201,7 +201,7 @@ class Link:
             _is_ours.reset(token)
 
     def give_up(self) -> None:
-        """Treat the connection as lost: the other side does not answer. The next call reconnects."""
+        """Treat the connection as lost, for nobody answers; the next call makes another."""
         connection, transport = self._connection, self._transport
         self._connection = self._transport = None
         if transport is not None:

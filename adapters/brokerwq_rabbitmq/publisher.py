@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from aiormq.abc import AbstractChannel
+from aiormq.channel import Channel
 from pamqp import commands
 
 from brokerwq.errors import DriverError, StorageFullError, TransientError
@@ -51,23 +51,23 @@ class Publisher:
     def __init__(self, link: Link, settings: RabbitSettings) -> None:
         self._link = link
         self._settings = settings
-        self._channel: AbstractChannel | None = None
+        self._channel: Channel | None = None
         self._opening = asyncio.Lock()
         self._in_flight: dict[str, asyncio.Task[None]] = {}
         self.max_body: float = settings.max_message_bytes
 
-    async def publish(self, items: Sequence[Outgoing], timeout: float) -> list[DriverError | None]:
+    async def publish(self, items: Sequence[Outgoing], within: float) -> list[DriverError | None]:
         """Publish and wait for the broker's word on each.
 
         Raises:
             DriverError: nothing was sent.
         """
-        channel = await self._ready_channel(timeout)
+        channel = await self._ready_channel(within)
         tasks = [self._start(channel, item) for item in items]
         waiting = {task for task in tasks if isinstance(task, asyncio.Task)}
         if waiting:
             try:
-                _, late = await asyncio.wait(waiting, timeout=timeout)
+                _, late = await asyncio.wait(waiting, timeout=within)
             except asyncio.CancelledError:
                 for task in waiting:
                     task.cancel()
@@ -82,18 +82,18 @@ class Publisher:
             for task, item in zip(tasks, items, strict=True)
         ]
 
-    async def _ready_channel(self, timeout: float) -> AbstractChannel:
+    async def _ready_channel(self, within: float) -> Channel:
         async with self._opening:
             channel = self._channel
             if channel is None or channel.is_closed:
                 channel = self._channel = await self._link.channel(confirms=True)
         # Nothing is sent while it is blocked, so that a repeated call cannot make copies.
-        if not await self._link.wait_until_unblocked(timeout):
+        if not await self._link.wait_until_unblocked(within):
             msg = f"RabbitMQ at {self._link.place} is short of memory or disk, and takes nothing"
             raise StorageFullError(msg)
         return channel
 
-    def _start(self, channel: AbstractChannel, item: Outgoing) -> asyncio.Task[None] | DriverError:
+    def _start(self, channel: Channel, item: Outgoing) -> asyncio.Task[None] | DriverError:
         encoded = item.properties.encode()
         error = wire.size_error(
             encoded, item.body, max_body=self.max_body, max_frame=self._link.max_frame
@@ -101,13 +101,12 @@ class Publisher:
         if error is not None:
             return error
         message_id = to_text(item.properties.values["message_id"])
-        task = asyncio.get_running_loop().create_task(
+        return asyncio.get_running_loop().create_task(
             self._publish(channel, item, _Encoded(encoded, message_id), message_id)
         )
-        return task
 
     async def _publish(
-        self, channel: AbstractChannel, item: Outgoing, properties: _Encoded, message_id: str
+        self, channel: Channel, item: Outgoing, properties: _Encoded, message_id: str
     ) -> None:
         # A returned message is known by its id alone: with two of one id in flight the client
         # would take one's return for the other's.
@@ -147,4 +146,3 @@ class Publisher:
         error = to_driver_error(exc, queue=item.queue, place=self._link.place)
         error.__cause__ = exc
         return error
-

@@ -31,6 +31,7 @@ _OPTIONS: dict[str, type[Any]] = {
     "rpc_timeout": float,
     "verify": bool,
 }
+_TLS_OPTIONS = frozenset({"cafile", "capath", "certfile", "keyfile", "verify"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,13 +142,13 @@ def parse_url(url: str) -> RabbitSettings:
     scheme = parts.scheme.lower()
     credentials, _, hosts = parts.netloc.rpartition("@")
     user, _, password = credentials.partition(":")
-    identity = {}
+    identity: dict[str, Any] = {}
     if credentials:
         identity = {"user": unquote(user), "password": unquote(password)}
-    for name, only_with_tls in (("cafile", True), ("capath", True), ("certfile", True)):
-        if only_with_tls and name in options and scheme != "amqps":
-            msg = f"option {name!r} is for amqps://, and this is {scheme}://"
-            raise ConfigError(msg)
+    misplaced = sorted(_TLS_OPTIONS & options.keys()) if scheme != "amqps" else []
+    if misplaced:
+        msg = f"{', '.join(misplaced)} in the URL: only amqps:// has TLS"
+        raise ConfigError(msg)
     return RabbitSettings(
         hosts=tuple(_host(text, scheme) for text in hosts.split(",")),
         vhost=unquote(parts.path[1:]) or "/",

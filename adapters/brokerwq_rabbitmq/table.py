@@ -169,7 +169,7 @@ def text_of(value: bytes) -> str | None:
         return None
 
 
-def value_of(value: bytes) -> object:
+def value_of(value: bytes) -> object:  # noqa: PLR0911  -- a table of types
     """A header value as Python has it; never raises for one that ``scan_table`` gave.
 
     A text that is no UTF-8 is bytes, a time beyond the calendar the number that was sent.

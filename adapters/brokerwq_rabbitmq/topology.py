@@ -25,11 +25,16 @@ queue that often would empty it."""
 
 _MAX_NAME_BYTES: Final = 255
 _INEQUIVALENT: Final = re.compile(
-    r"inequivalent arg '(?P<name>[^']+)' for queue .*?: received (?P<wanted>.+?)"
-    r" but current is (?P<found>.+?)(?:$|'?\s*$)",
+    r"inequivalent arg '(?P<name>[^']+)' for queue .*: received .* but current is (?P<found>.+)$",
     re.DOTALL,
 )
-_VALUE: Final = re.compile(r"(?:the value )?'(?P<text>.*?)'(?: of type '(?P<type>\w+)')?$", re.DOTALL)
+_VALUE: Final = re.compile(
+    r"(?:the value )?'(?P<text>.*)'(?: of type '(?P<type>\w+)')?$", re.DOTALL
+)
+
+_INTEGERS: Final = frozenset(
+    {"byte", "unsignedbyte", "short", "unsignedshort", "signedint", "unsignedint", "long"}
+)
 
 Arguments = Mapping[str, str | int]
 
@@ -142,19 +147,25 @@ class Inequivalence:
     found: str | int | None
 
 
-def parse_inequivalence(text: str) -> Inequivalence | None:
-    """The difference that an error text names; None if it names none."""
+def parse_inequivalence(text: str, asked: Arguments) -> Inequivalence | None:
+    """The difference that an error text names; None if it names none.
+
+    Args:
+        text: What RabbitMQ said.
+        asked: The arguments of the declaration: a value without a type is of the type asked for.
+    """
     match = _INEQUIVALENT.search(text)
-    return None if match is None else Inequivalence(name=match["name"], found=_value(match["found"]))
-
-
-def _value(text: str) -> str | int | None:
-    match = _VALUE.match(text.strip())
     if match is None:
         return None
-    value = match["text"]
-    is_number = match["type"] not in (None, "longstr", "shortstr", "bool")
-    return int(value) if is_number and value.lstrip("-").isdigit() else value
+    name = match["name"]
+    value = _VALUE.match(match["found"].strip())
+    if value is None:
+        return Inequivalence(name=name, found=None)
+    is_number = (
+        isinstance(asked.get(name), int) if value["type"] is None else value["type"] in _INTEGERS
+    )
+    found = value["text"]
+    return Inequivalence(name=name, found=int(found) if is_number else found)
 
 
 def differences_of(
@@ -206,9 +217,7 @@ def policy_command(wanted: QueuePlan) -> str:
 
     Where an argument and a policy both set a limit, the lower one counts.
     """
-    values = {
-        key: value for name, value in wanted.arguments.items() if (key := _policy_key(name))
-    }
+    values = {key: value for name, value in wanted.arguments.items() if (key := _policy_key(name))}
     pattern = f"^{re.escape(wanted.name)}$"
     return (
         f"rabbitmqctl set_policy --apply-to queues {wanted.name!r} {pattern!r} "

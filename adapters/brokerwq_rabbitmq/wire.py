@@ -117,8 +117,10 @@ def read(received: Received) -> Read:
     else:
         _unpack(headers)
     for name, place in _AS_PROPERTY.items():
-        if name not in headers and place in native.values and (
-            name != envelope.TYPE or not is_foreign
+        if (
+            name not in headers
+            and place in native.values
+            and (name != envelope.TYPE or not is_foreign)
         ):
             headers[name] = native.text(place)
     message, unread = envelope.decode(headers, received.body)
@@ -181,14 +183,11 @@ def _due(text: str | None) -> tuple[int, str]:
 
 
 def _raw(native: Properties, received: Received, kept: Mapping[str, object]) -> NativeRaw:
-    headers: dict[str, object] = {}
-    for name, value in native.headers.items():
-        if name == FOREIGN and kept:
-            continue
-        try:
-            headers[name] = value_of(value)
-        except (ValueError, IndexError, ArithmeticError):
-            headers[name] = value
+    headers = {
+        name: _value_or_bytes(value)
+        for name, value in native.headers.items()
+        if not (name == FOREIGN and kept)
+    }
     found = NativeRaw(native)
     found["exchange"] = received.exchange
     found["routing_key"] = received.routing_key
@@ -208,6 +207,13 @@ def _raw(native: Properties, received: Received, kept: Mapping[str, object]) -> 
         if place in kept:
             (headers if name == "CC" else found)[name] = kept[place]
     return found
+
+
+def _value_or_bytes(value: bytes) -> object:
+    try:
+        return value_of(value)
+    except (ValueError, IndexError, ArithmeticError):
+        return value
 
 
 def encode(message: Message, *, due: int = 0) -> Properties:

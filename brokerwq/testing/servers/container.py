@@ -16,8 +16,9 @@ def engine_answers() -> bool:
     """Whether a Docker engine can be used from here."""
     try:
         import docker  # noqa: PLC0415  -- only where somebody asks for a container
-        import testcontainers.core.container  # noqa: F401, PLC0415
+        from testcontainers.core.container import DockerContainer  # noqa: PLC0415
 
+        _ = DockerContainer
         client: Any = docker.from_env(timeout=5)  # pyright: ignore[reportUnknownMemberType]
         client.ping()
     except Exception:  # noqa: BLE001  -- whatever is wrong, there is no engine

@@ -23,7 +23,9 @@ STOP_SECONDS = 30.0
 
 _ROOT_FOLDER = "/node"
 # One scheduler and no busy waiting: a test server must not eat the machine's cores.
-_ERLANG = "-kernel inet_dist_use_interface {127,0,0,1} +S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none"
+_ERLANG = (
+    "-kernel inet_dist_use_interface {127,0,0,1} +S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none"
+)
 # The node ends when this process does, however that ends: the pipe on its input breaks.
 _WATCH = '"$@" </dev/null & node=$!; cat >/dev/null; kill -TERM $node 2>/dev/null; wait $node'
 _INSIDE = (
@@ -232,4 +234,3 @@ class RabbitNode:
             stdin=subprocess.DEVNULL,
             env=self._environment,
         ).stdout
-

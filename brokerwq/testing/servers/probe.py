@@ -24,7 +24,7 @@ def server_version(host: str, port: int, timeout: float = 5.0) -> str | None:
             connection.settimeout(timeout)
             connection.sendall(_HEADER)
             answer = b""
-            while len(answer) < 7 or len(answer) < 8 + int.from_bytes(answer[3:7]):  # noqa: PLR2004
+            while len(answer) < 7 or len(answer) < 8 + int.from_bytes(answer[3:7]):
                 part = connection.recv(65536)
                 if not part:
                     return None
