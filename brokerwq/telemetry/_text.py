@@ -81,4 +81,5 @@ def stack_of(error: BaseException) -> str:
         pieces.append("".join(traceback.format_list(frames)) + full_type_of(current))
         hidden = current.__suppress_context__
         current = current.__cause__ or (None if hidden else current.__context__)
-    return "\n\nled to\n\n".join(reversed(pieces))[-_STACK_LIMIT:]
+    # Lines of source are shown, and some hold a password.
+    return presentable("\n\nled to\n\n".join(reversed(pieces))[-_STACK_LIMIT:], _STACK_LIMIT)
