@@ -96,6 +96,6 @@ class RetryPolicy:
             rule = self.on.get(cls)
             if rule is None:
                 continue
-            outcome = rule if isinstance(rule, Outcome) else rule(error)  # type: ignore[arg-type]
+            outcome = rule if isinstance(rule, Outcome) else rule(error)
             return outcome
         return Retry()

@@ -131,7 +131,7 @@ class Dispatcher:
     def _announce(self, work: Work, emit: Callable[[JobStarted], object]) -> None:
         for held in work.helds:
             message = held.delivery.message
-            attempt = message.attempts + held.delivery.receives
+            attempt = held.delivery.attempt
             emit(
                 JobStarted(
                     queue=held.delivery.queue, type=message.type, id=message.id, attempt=attempt
@@ -170,7 +170,7 @@ class Dispatcher:
                     queue=lane.queue,
                     type=message.type,
                     id=message.id,
-                    attempt=message.attempts + held.delivery.receives,
+                    attempt=held.delivery.attempt,
                     outcome=verdict.label,
                     counted=verdict.counted,
                     seconds=ended.seconds if ended else 0.0,

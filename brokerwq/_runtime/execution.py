@@ -156,7 +156,7 @@ def _job(shared: Shared, route: Route, held: Held, deadline: float | None) -> Jo
     return Job(
         message=delivery.message,
         queue=delivery.queue,
-        attempt=delivery.message.attempts + delivery.receives,
+        attempt=delivery.attempt,
         max_attempts=route.retry.max_attempts,
         port=_Port(shared, held),
         raw=delivery.raw,

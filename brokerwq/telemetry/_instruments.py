@@ -7,7 +7,7 @@ from typing import Final
 
 from opentelemetry.metrics import MeterProvider
 
-from brokerwq import __version__
+from brokerwq.version import __version__
 from brokerwq.telemetry import _names as names
 from brokerwq.telemetry._text import presentable
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from brokerwq import __version__
+from brokerwq.version import __version__
 from brokerwq.clock import SYSTEM_CLOCK, Clock
 from brokerwq.driver.protocol import Delivery
 from brokerwq.driver.registry import scheme_of
