@@ -176,6 +176,7 @@ class Dispatcher:
                     seconds=ended.seconds if ended else 0.0,
                     error_type=_class_name(ended.error) if ended else "",
                     reason=verdict.reason,
+                    error=ended.error if ended else None,
                 )
             )
         lane.settler.settle(held, verdict, self._concluded)

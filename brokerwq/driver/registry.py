@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 from urllib.parse import urlsplit
 
 from brokerwq.driver.adapter import Adapter
@@ -52,8 +52,7 @@ def find_adapter(url: str) -> AnyAdapter:
     if not isinstance(loaded, Adapter):
         msg = f"{values[0]}, named for {scheme}://, is no brokerwq.driver.Adapter"
         raise ConfigError(msg)
-    adapter: AnyAdapter = loaded
-    return adapter
+    return cast("AnyAdapter", loaded)  # of which settings is the adapter's own affair
 
 
 def missing_client(adapter: AnyAdapter, cause: ImportError) -> AdapterMissingError:

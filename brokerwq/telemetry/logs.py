@@ -44,7 +44,7 @@ _ENDED: Final[Mapping[str, Line]] = {
     "put-back": (DEBUG, "message put back unstarted"),
 }
 
-_LINES: Final[Mapping[type[Event], Line]] = {
+LINES: Final[Mapping[type[Event], Line]] = {
     events.MessagesSent: (DEBUG, "messages sent"),
     events.MessagesClaimed: (DEBUG, "messages claimed"),
     events.JobStarted: (DEBUG, "job started"),
@@ -95,7 +95,7 @@ class EventLog:
         extra = _fields(event)
         if suppressed:
             extra["suppressed"] = suppressed
-        self._logger.log(level, text, extra=extra)
+        self._logger.log(level, text, extra=extra, exc_info=_traceback_of(event))
 
     def _suppressed(self, event: Event) -> int | None:
         """How many lines were left out before this one; None leaves this one out as well."""
@@ -144,18 +144,24 @@ class _Pace:
 
 def _line(event: Event) -> Line:
     if isinstance(event, events.JobEnded):
-        return _ENDED.get(event.outcome, _LINES[events.JobEnded])
+        return _ENDED.get(event.outcome, LINES[events.JobEnded])
     if isinstance(event, events.MessagesSent) and event.failed:
         return WARNING, "messages not sent"
     if isinstance(event, events.StateChanged) and event.state == "degraded":
-        return WARNING, _LINES[events.StateChanged][1]
-    return _LINES.get(type(event), (DEBUG, "event"))
+        return WARNING, LINES[events.StateChanged][1]
+    return LINES.get(type(event), (DEBUG, "event"))
+
+
+def _traceback_of(event: Event) -> BaseException | None:
+    return event.error if isinstance(event, events.JobEnded) else None
 
 
 def _fields(event: Event) -> dict[str, Any]:
     found: dict[str, Any] = {"event": type(event).__name__}
     for field in fields(event):
         value: object = getattr(event, field.name)
+        if isinstance(value, BaseException):
+            continue  # goes with the record as its traceback
         if isinstance(value, QueueStats):
             found.update(_counts(value))
         elif isinstance(value, tuple):
