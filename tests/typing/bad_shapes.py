@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-from brokerwq.job import Job
-from tests.typing.stand_in import App
+from brokerwq import App, Job
 
-app = App()
+app = App("memory://")
 
 
 class Image(BaseModel):

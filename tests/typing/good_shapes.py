@@ -14,15 +14,10 @@ from typing import ParamSpec, TypeVar, assert_type
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from brokerwq.backoff import RetryPolicy
-from brokerwq.job import Job
-from brokerwq.middleware import Next
-from brokerwq.outcomes import Done, Outcome
-from brokerwq.reports import SendReport
+from brokerwq import App, Done, Job, Next, Outcome, RetryPolicy, SendReport
 from brokerwq.worker import Call, KeywordWorker, PayloadWorker
-from tests.typing.stand_in import App
 
-app = App()
+app = App("memory://")
 T = TypeVar("T")
 K = ParamSpec("K")
 
@@ -109,17 +104,17 @@ async def union(event: Image | Point) -> None: ...
 async def anything(order: dict[str, object]) -> None: ...
 
 
-@app.worker("q", batch=50, batch_wait=0.5)
+@app.worker("batches-a", batch=50, batch_wait=0.5)
 async def batch_with_jobs(jobs: list[Job], images: list[Image]) -> Sequence[Outcome] | None:
     return [Done() for _ in zip(jobs, images, strict=True)] or None
 
 
-@app.worker("q", batch=50)
+@app.worker("batches-b", batch=50)
 async def batch_of_sequences(jobs: Sequence[Job], images: Sequence[Image]) -> list[Outcome]:
     return [Done() for _ in zip(jobs, images, strict=True)]
 
 
-@app.worker("q", batch=50)
+@app.worker("batches-c", batch=50)
 def batch_of_payloads(images: list[Image]) -> None: ...
 
 
