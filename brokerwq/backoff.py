@@ -89,13 +89,15 @@ class RetryPolicy:
             rule = self.on.get(cls)
             if rule is None:
                 continue
-            outcome = rule if isinstance(rule, Outcome) else rule(error)
-            return outcome
+            return rule if isinstance(rule, Outcome) else rule(error)
         return Retry()
 
 
 def _check_attempts(attempts: object) -> None:
-    is_number = isinstance(attempts, int) and not isinstance(attempts, bool)
-    if not is_number or not 1 <= attempts <= MAX_ATTEMPTS_LIMIT:
+    if (
+        not isinstance(attempts, int)
+        or isinstance(attempts, bool)
+        or not 1 <= attempts <= MAX_ATTEMPTS_LIMIT
+    ):
         msg = f"max_attempts must be 1 to {MAX_ATTEMPTS_LIMIT}, not {attempts!r:.200}"
         raise ConfigError(msg)
