@@ -7,9 +7,10 @@ A dead-letter queue is an ordinary queue. Everything here is claims and settles 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterable, Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from itertools import islice
 
 from brokerwq.clock import SYSTEM_CLOCK, Clock
 from brokerwq.driver import Delivery, Driver, Results, dead_letter_name
@@ -219,24 +220,20 @@ class DeadLetters:
         return report
 
     async def restore(
-        self, messages: AsyncIterable[Message], *, on_progress: Progress = _ignore
+        self, messages: Iterable[Message], *, on_progress: Progress = _ignore
     ) -> Report:
         """Put ``messages``, once exported, into the dead-letter queue.
+
+        Taken lazily; what ``messages`` raises ends it, with whole chunks sent before.
 
         Raises:
             QueueNotFoundError, DriverError: what was sent before is there already.
         """
         report = Report()
-        chunk: list[Message] = []
-        async for message in messages:
-            chunk.append(message)
-            if len(chunk) >= self._driver.capabilities.max_send:
-                await self._store(chunk, report)
-                on_progress(report)
-                chunk = []
-        if chunk:
+        source = iter(messages)
+        while chunk := list(islice(source, self._driver.capabilities.max_send)):
             await self._store(chunk, report)
-        on_progress(report)
+            on_progress(report)
         return report
 
     async def _store(self, chunk: Sequence[Message], report: Report) -> None:

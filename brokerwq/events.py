@@ -58,6 +58,7 @@ class JobEnded(Event):
         seconds: Time in the handler; 0 where it was never called.
         error_type: Class name of the exception; empty without one.
         reason: More words, where there are any.
+        error: The exception itself, for its traceback.
     """
 
     queue: str
@@ -69,6 +70,7 @@ class JobEnded(Event):
     seconds: float
     error_type: str = ""
     reason: str = ""
+    error: BaseException | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,12 +18,16 @@ from brokerwq.message import Message
 
 def line_of(message: Message) -> str:
     """``message`` as JSON on one line, without the line end."""
-    record: dict[str, object] = {"headers": envelope.encode(message)}
+    return json.dumps(record_of(message), ensure_ascii=False)
+
+
+def record_of(message: Message) -> dict[str, object]:
+    """``message`` as the object that its line holds."""
     try:
-        record["body"] = message.body.decode()
+        body = {"body": message.body.decode()}
     except UnicodeDecodeError:
-        record["body_base64"] = base64.b64encode(message.body).decode()
-    return json.dumps(record, ensure_ascii=False)
+        body = {"body_base64": base64.b64encode(message.body).decode()}
+    return {"headers": envelope.encode(message), **body}
 
 
 def message_of(line: str) -> Message:

@@ -109,8 +109,9 @@ def _fields_of_class(kind: type[Any]) -> tuple[set[str], bool]:
         return {str(name) for name in cast("Mapping[object, object]", model_fields)}, False
     if dataclasses.is_dataclass(kind):
         return {field.name for field in dataclasses.fields(kind)}, False
-    if typing.is_typeddict(kind):
-        return set(typing.get_type_hints(kind)), True
+    # typing's own test does not know the TypedDict of typing_extensions.
+    if hasattr(kind, "__required_keys__"):
+        return {*kind.__required_keys__, *kind.__optional_keys__}, True
     raise _no_fields(kind)
 
 

@@ -46,6 +46,20 @@ class SendOptions(TypedDict, total=False):
     headers: Mapping[str, str]
 
 
+class WorkerKeywords(TypedDict, total=False):
+    """What ``App.worker`` takes by name, except ``batch``; see ``WorkerOptions``."""
+
+    name: str | None
+    aliases: Sequence[str]
+    lease: Seconds | None
+    timeout: Seconds | None
+    retry: RetryPolicy | None
+    slots: int | None
+    key: Key | None
+    codec: Codec | Literal["json", "bytes"] | None
+    foreign: bool
+
+
 _SEND_OPTIONS: Final = frozenset(SendOptions.__annotations__)
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 

@@ -75,7 +75,7 @@ def read_signature(
         _refuse_odd(reader, parameter)
     positional = [each for each in rest if each.kind is not Parameter.KEYWORD_ONLY]
     named = [each for each in rest if each.kind is Parameter.KEYWORD_ONLY]
-    is_async = is_coroutine(fn)
+    is_async = inspect.iscoroutinefunction(fn)
     if batch:
         return Signature(
             takes_job=jobs, is_async=is_async, kind=_batch_kind(reader, positional, named)
@@ -119,14 +119,6 @@ def check_function(fn: object) -> None:
     if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
         msg = f"worker {fn.__qualname__}: a worker returns once; this function yields"
         raise ConfigError(msg)
-
-
-def is_coroutine(fn: Callable[..., object]) -> bool:
-    """Whether a call of ``fn`` must be awaited.
-
-    A plain function that wraps an ``async def`` (``functools.wraps``) passes its coroutine on.
-    """
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(inspect.unwrap(fn))
 
 
 class _Reader:

@@ -30,7 +30,7 @@ from brokerwq_memory.space import Queue, Space
 DEFAULT_LEASE = 60.0
 """Seconds; for a queue that was declared without a lease."""
 
-_MAX_NAME_BYTES = 200
+_MAX_NAME_BYTES = 255
 
 _CAPABILITIES = Capabilities(
     max_claim=1000,
@@ -138,6 +138,7 @@ class MemoryDriver:
                 delayed=Count(found.delayed),
                 dead=Count(len(dead.ready) + dead.leased + dead.delayed if dead else 0),
                 oldest_age=None if oldest is None else now - oldest,
+                next_due=found.next_due(now),
             )
 
     async def purge(self, queue: str, /) -> None:
@@ -186,5 +187,5 @@ def _differences(spec: QueueSpec, found: Queue | None, *, is_final: bool) -> lis
 def _check_name(name: str) -> None:
     size = len(name.encode("utf-8", "surrogatepass"))
     if not 1 <= size <= _MAX_NAME_BYTES or not name.isprintable():
-        msg = f"queue name {name!r:.200} must be printable and have 1 to {_MAX_NAME_BYTES} bytes"
+        msg = f"queue name {name!r:.300} must be printable and have 1 to {_MAX_NAME_BYTES} bytes"
         raise ConfigError(msg)

@@ -97,6 +97,17 @@ class Queue:
         """When something may become ready by itself; early at worst, never late."""
         return self._timers[0][0] if self._timers else None
 
+    def next_due(self, now: float) -> float | None:
+        """Seconds until the first delay ends; None without one."""
+        return min(
+            (
+                record.at - now
+                for _, ticket, record in self._timers
+                if record.ticket == ticket and not record.is_leased
+            ),
+            default=None,
+        )
+
     def put(self, record: Record, now: float, delay: float, ticket: int) -> None:
         """Add ``record``, ready after ``delay`` seconds, and wake who waits."""
         if delay > 0:

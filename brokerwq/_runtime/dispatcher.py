@@ -131,7 +131,7 @@ class Dispatcher:
     def _announce(self, work: Work, emit: Callable[[JobStarted], object]) -> None:
         for held in work.helds:
             message = held.delivery.message
-            attempt = message.attempts + held.delivery.receives
+            attempt = held.delivery.attempt
             emit(
                 JobStarted(
                     queue=held.delivery.queue, type=message.type, id=message.id, attempt=attempt
@@ -170,12 +170,13 @@ class Dispatcher:
                     queue=lane.queue,
                     type=message.type,
                     id=message.id,
-                    attempt=message.attempts + held.delivery.receives,
+                    attempt=held.delivery.attempt,
                     outcome=verdict.label,
                     counted=verdict.counted,
                     seconds=ended.seconds if ended else 0.0,
                     error_type=_class_name(ended.error) if ended else "",
                     reason=verdict.reason,
+                    error=ended.error if ended else None,
                 )
             )
         lane.settler.settle(held, verdict, self._concluded)

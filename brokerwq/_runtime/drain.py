@@ -66,6 +66,7 @@ class Drain:
         connection: Connection,
         slots: Slots,
         opener: Opener,
+        *,
         clock: Clock,
         emit: Callable[[Event], object] | None,
     ) -> None:

@@ -16,12 +16,12 @@ import anyio
 from brokerwq._runtime.bridge import Bridge, InlineBridge, ThreadBridge
 from brokerwq._runtime.connection import Connection
 from brokerwq._runtime.dispatcher import Dispatcher
-from brokerwq._runtime.drain import Drain, DrainGoal, Drained
+from brokerwq._runtime.drain import Drain, Drained, DrainGoal
 from brokerwq._runtime.execution import Shared
 from brokerwq._runtime.intake import Intake
 from brokerwq._runtime.isolation import Isolation
-from brokerwq._runtime.leases import LeaseKeeper
 from brokerwq._runtime.lane import Lane
+from brokerwq._runtime.leases import LeaseKeeper
 from brokerwq._runtime.lifecycle import Lifecycle
 from brokerwq._runtime.opener import Opener
 from brokerwq._runtime.plan import Plan
@@ -125,7 +125,7 @@ class Engine:
             start_intake=lambda lane: intakes.start(intake.run(lane)),
         )
         parts = _Parts(shared, slots, dispatcher, isolation, opener, intakes)
-        drain = Drain(goal, connection, slots, opener, plan.clock, self._emit)
+        drain = Drain(goal, connection, slots, opener, clock=plan.clock, emit=self._emit)
         watchdog = Watchdog(plan.clock, slots, self._emit)
         drained: Drained | None = None
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -156,7 +157,7 @@ def _job(shared: Shared, route: Route, held: Held, deadline: float | None) -> Jo
     return Job(
         message=delivery.message,
         queue=delivery.queue,
-        attempt=delivery.message.attempts + delivery.receives,
+        attempt=delivery.attempt,
         max_attempts=route.retry.max_attempts,
         port=_Port(shared, held),
         raw=delivery.raw,
@@ -264,7 +265,11 @@ async def _invoke(shared: Shared, route: Route, job: Any, payload: Any) -> objec
     if route.is_async:
         return cast("object", await route.call(job, payload))
     # Never abandoned: a thread cannot be stopped, so its slot stays taken until it returns.
-    return await anyio.to_thread.run_sync(route.call, job, payload, limiter=shared.threads)
+    answer: object = await anyio.to_thread.run_sync(
+        route.call, job, payload, limiter=shared.threads
+    )
+    # A plain function may hand on a coroutine; dropped, it would be work that was never done.
+    return await answer if inspect.isawaitable(answer) else answer
 
 
 def _outcomes(

@@ -234,7 +234,7 @@ class Settler:
         # spent, and the next claim comes straight back here.
         delivery = request.held.delivery
         message = delivery.message
-        spent = message.attempts + delivery.receives
+        spent = delivery.attempt
         mark = Mark(
             attempts=spent if request.verdict.counted else spent - 1,
             suspect=request.verdict.reason == "lost",

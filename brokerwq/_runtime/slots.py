@@ -136,7 +136,7 @@ class Slots:
             task.add_done_callback(self._slot_ended)
             return
         self._ready.append(work)
-        if self._sweep is None:
+        if self._read_ahead and self._sweep is None:
             self._sweep = self._clock.call_at(work.put_at + _STALE_SECONDS, self._swept)
 
     def _slot_ended(self, task: asyncio.Task[None]) -> None:
@@ -182,7 +182,8 @@ class Slots:
         stale = [work for work in self._ready if work.put_at <= before]
         for work in stale:
             self._ready.remove(work)
-            self._uncap(work)
+        for work in stale:
+            self._release_cap(work.route)
         if self._ready:
             at = self._ready[0].put_at + _STALE_SECONDS
             self._sweep = self._clock.call_at(at, self._swept)
@@ -190,17 +191,14 @@ class Slots:
             self._job_seconds = max(self._job_seconds or 0.0, _STALE_SECONDS)
             self._stale(stale)
 
-    def _uncap(self, work: Work) -> None:
-        if work.route.slots is not None:
-            self._running_of[work.route] -= 1
-
     # -- stopping -------------------------------------------------------------------------
 
     def take_unstarted(self) -> list[Work]:
         """Remove and return what has not begun."""
         taken = list(self._ready)
         for work in taken:
-            self._uncap(work)
+            if work.route.slots is not None:
+                self._running_of[work.route] -= 1
         self._ready.clear()
         for waiting in self._capped.values():
             taken += waiting

@@ -62,6 +62,11 @@ class Delivery:
     defect: str = ""
 
     @property
+    def attempt(self) -> int:
+        """Number of this attempt over all copies of the message, from 1."""
+        return self.message.attempts + self.receives
+
+    @property
     def raw(self) -> Mapping[str, object]:
         """Native properties and headers of a foreign message; see ``Message.raw``."""
         return self.message.raw

@@ -7,9 +7,9 @@ from typing import Final
 
 from opentelemetry.metrics import MeterProvider
 
-from brokerwq import __version__
 from brokerwq.telemetry import _names as names
 from brokerwq.telemetry._text import presentable
+from brokerwq.version import __version__
 
 _CALL_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 # The conventions end at 10 seconds; a job may well take an hour.

@@ -121,7 +121,7 @@ class Meters:
                 (names.MESSAGE_TYPE, event.type),
                 (names.OUTCOME, event.outcome),
                 (names.COUNTED, event.counted),
-                (names.REASON, event.reason),
+                (names.REASON, event.reason if event.outcome in _WITH_REASON else ""),
                 (names.ERROR_TYPE, event.error_type),
             ),
         )

@@ -18,7 +18,7 @@ from brokerwq.clock import SYSTEM_CLOCK, Clock
 from brokerwq.driver.protocol import Certainty, QueueStats
 from brokerwq.events import Event
 from brokerwq.telemetry._fault import Fault
-from brokerwq.telemetry._text import presentable
+from brokerwq.telemetry._text import described, presentable, text_of
 
 LOGGER: Final = "brokerwq"
 
@@ -44,7 +44,7 @@ _ENDED: Final[Mapping[str, Line]] = {
     "put-back": (DEBUG, "message put back unstarted"),
 }
 
-_LINES: Final[Mapping[type[Event], Line]] = {
+LINES: Final[Mapping[type[Event], Line]] = {
     events.MessagesSent: (DEBUG, "messages sent"),
     events.MessagesClaimed: (DEBUG, "messages claimed"),
     events.JobStarted: (DEBUG, "job started"),
@@ -95,7 +95,18 @@ class EventLog:
         extra = _fields(event)
         if suppressed:
             extra["suppressed"] = suppressed
-        self._logger.log(level, text, extra=extra)
+        self._write(level, text, extra, getattr(event, "error", None))
+
+    def _write(self, level: int, text: str, extra: dict[str, Any], error: object) -> None:
+        logger = self._logger
+        record = logger.makeRecord(
+            logger.name, level, __file__, 0, text, (), None, func="EventLog", extra=extra
+        )
+        if isinstance(error, BaseException):
+            # Not as exc_info: any formatter but ours would print all that the exception and
+            # its causes say, and they may quote a payload.
+            record.exc_text = described(error)
+        logger.handle(record)
 
     def _suppressed(self, event: Event) -> int | None:
         """How many lines were left out before this one; None leaves this one out as well."""
@@ -144,19 +155,23 @@ class _Pace:
 
 def _line(event: Event) -> Line:
     if isinstance(event, events.JobEnded):
-        return _ENDED.get(event.outcome, _LINES[events.JobEnded])
+        return _ENDED.get(event.outcome, LINES[events.JobEnded])
     if isinstance(event, events.MessagesSent) and event.failed:
         return WARNING, "messages not sent"
     if isinstance(event, events.StateChanged) and event.state == "degraded":
-        return WARNING, _LINES[events.StateChanged][1]
-    return _LINES.get(type(event), (DEBUG, "event"))
+        return WARNING, LINES[events.StateChanged][1]
+    return LINES.get(type(event), (DEBUG, "event"))
 
 
 def _fields(event: Event) -> dict[str, Any]:
     found: dict[str, Any] = {"event": type(event).__name__}
     for field in fields(event):
         value: object = getattr(event, field.name)
-        if isinstance(value, QueueStats):
+        if value is None:
+            continue
+        if isinstance(value, BaseException):
+            found[field.name] = text_of(value)
+        elif isinstance(value, QueueStats):
             found.update(_counts(value))
         elif isinstance(value, tuple):
             found[field.name] = _joined(cast("tuple[object, ...]", value))

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from brokerwq import __version__
 from brokerwq.clock import SYSTEM_CLOCK, Clock
 from brokerwq.driver.protocol import Delivery
 from brokerwq.driver.registry import scheme_of
@@ -15,6 +14,7 @@ from brokerwq.errors import ConfigError
 from brokerwq.events import Event
 from brokerwq.telemetry import _names as names
 from brokerwq.telemetry._fault import Fault
+from brokerwq.version import __version__
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -383,11 +383,7 @@ async def test_what_was_found_can_be_put_back_into_the_dead_letter_queue(driver:
     letters = DeadLetters(driver, QUEUE)
     originals = [message(n, dead=note(), redrives=2) for n in range(3)]
 
-    async def exported() -> AsyncIterator[Message]:
-        for original in originals:
-            yield original
-
-    report = await letters.restore(exported())
+    report = await letters.restore(originals)
 
     assert report.done == 3
     assert [d.message for d in await take_all(driver, DEAD)] == originals
