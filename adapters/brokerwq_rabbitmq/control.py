@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from aiormq import exceptions as amqp
-from aiormq.abc import AbstractChannel
+from aiormq.channel import Channel
 
 from brokerwq.errors import DriverError, PermissionDeniedError, QueueNotFoundError
 from brokerwq_rabbitmq.errors import is_stray_cancellation, to_driver_error
@@ -56,7 +56,7 @@ class Control:
     def __init__(self, link: Link, rpc_timeout: float) -> None:
         self._link = link
         self._timeout = rpc_timeout
-        self._channel: AbstractChannel | None = None
+        self._channel: Channel | None = None
         self._lock = asyncio.Lock()
 
     async def depth(self, queue: str) -> Depth:
@@ -90,7 +90,7 @@ class Control:
         await self._ask(plan.name, lambda channel: self._declare(channel, plan))
 
     def _declare(
-        self, channel: AbstractChannel, plan: QueuePlan, *, durable: bool = True
+        self, channel: Channel, plan: QueuePlan, *, durable: bool = True
     ) -> Awaitable[Any]:
         return channel.queue_declare(
             plan.name, durable=durable, arguments=dict(plan.arguments), timeout=self._timeout
@@ -146,7 +146,7 @@ class Control:
         """
         await self._ask(queue, lambda channel: channel.queue_purge(queue, timeout=self._timeout))
 
-    async def _ask(self, queue: str, question: Callable[[AbstractChannel], Awaitable[_T]]) -> _T:
+    async def _ask(self, queue: str, question: Callable[[Channel], Awaitable[_T]]) -> _T:
         async with self._lock:
             channel = self._channel
             if channel is None or channel.is_closed:

@@ -66,6 +66,7 @@ class RabbitDriver:
             max_release_delay=_LONGEST_DELAY,
             uncounted_return=UncountedReturn.COPY,
             atomic_dead_letter=False,
+            exact_stats=False,
         )
 
     @property
@@ -168,9 +169,7 @@ class RabbitDriver:
                 await self._control.create(plan)
         return differences
 
-    async def _survey(
-        self, spec: QueueSpec
-    ) -> tuple[list[Difference], list[topology.QueuePlan]]:
+    async def _survey(self, spec: QueueSpec) -> tuple[list[Difference], list[topology.QueuePlan]]:
         """What differs and what is missing; and remember what the queue is."""
         differences: list[Difference] = []
         if spec.ordered:

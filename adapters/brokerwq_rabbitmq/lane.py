@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from aiormq.abc import AbstractChannel, DeliveredMessage
+from aiormq.abc import DeliveredMessage
+from aiormq.channel import Channel
 from pamqp import commands
 from pamqp.common import FieldTable
 
@@ -62,7 +63,7 @@ class Lane:
 
     def __init__(
         self,
-        channel: AbstractChannel,
+        channel: Channel,
         clock: Clock,
         on_arrival: Callable[[Held], None],
         on_end: Callable[[Lane, BaseException | None], None],
@@ -80,7 +81,7 @@ class Lane:
         self.is_alive = True
         self.is_consuming = False
         self.learned_timeout: float | None = None
-        closing: asyncio.Future[object] = channel.closing  # pyright: ignore[reportUnknownMemberType]
+        closing: asyncio.Future[object] = channel.closing  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         closing.add_done_callback(self._on_closed)
         channel.on_consumer_cancel_callbacks.add(self._on_cancelled)
 

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import aiormq
-from aiormq.abc import AbstractChannel
+from aiormq.channel import Channel
 from yarl import URL
 
 from brokerwq.clock import Clock
@@ -176,7 +176,7 @@ class Link:
         self.version = _version(connection.server_properties)
         self.max_frame = connection.connection_tune.frame_max
 
-    async def channel(self, *, confirms: bool) -> AbstractChannel:
+    async def channel(self, *, confirms: bool) -> Channel:
         """A new channel, on a new connection if the old one is gone.
 
         Raises:
@@ -188,7 +188,7 @@ class Link:
             raise closed("driver")
         token = _is_ours.set(True)
         try:
-            return await connection.channel(
+            channel = await connection.channel(
                 publisher_confirms=confirms, timeout=self._settings.rpc_timeout
             )
         except (Exception, asyncio.CancelledError) as exc:
@@ -199,6 +199,8 @@ class Link:
             raise to_driver_error(exc, queue="", place=self.place) from exc
         finally:
             _is_ours.reset(token)
+        assert isinstance(channel, Channel)  # noqa: S101  -- the library's annotation is wider
+        return channel
 
     def give_up(self) -> None:
         """Treat the connection as lost, for nobody answers; the next call makes another."""

@@ -31,6 +31,7 @@ from brokerwq.testing.servers.installation import (
 )
 from brokerwq.testing.servers.node import RabbitNode
 from brokerwq.testing.servers.probe import free_port, server_version
+from brokerwq.testing.servers.proxy import TcpProxy
 
 __all__ = [
     "CACHE_VARIABLE",
@@ -41,6 +42,7 @@ __all__ = [
     "RabbitServer",
     "Release",
     "ServerUnavailableError",
+    "TcpProxy",
     "free_port",
     "native_node",
     "rabbitmq",

@@ -15,12 +15,10 @@ _AMQP_PORT = 5672
 def engine_answers() -> bool:
     """Whether a Docker engine can be used from here."""
     try:
-        import docker  # noqa: PLC0415  -- only where somebody asks for a container
-        from testcontainers.core.container import DockerContainer  # noqa: PLC0415
+        from testcontainers.core.docker_client import DockerClient  # noqa: PLC0415
 
-        _ = DockerContainer
-        client: Any = docker.from_env(timeout=5)  # pyright: ignore[reportUnknownMemberType]
-        client.ping()
+        client: Any = DockerClient(timeout=5)
+        client.client.ping()
     except Exception:  # noqa: BLE001  -- whatever is wrong, there is no engine
         return False
     return True

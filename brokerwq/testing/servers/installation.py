@@ -112,8 +112,8 @@ def _unpack(suite: str, root: Path) -> None:
     fresh = root.with_suffix(".new")
     for folder in (work, fresh):
         shutil.rmtree(folder, ignore_errors=True)
-    for folder in ("etc/preferences.d", "state/lists/partial", "cache/archives/partial"):
-        (work / folder).mkdir(parents=True)
+    for name in ("etc/preferences.d", "state/lists/partial", "cache/archives/partial"):
+        (work / name).mkdir(parents=True)
     (work / "status").touch()
     mirror = _first_line(
         ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"], "/debian/"
@@ -148,10 +148,10 @@ def _make_bootable(root: Path) -> None:
     (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
     (root / "etc/group").write_text("root:x:0:\n")
     shutil.copy("/etc/hosts", root / "etc/hosts")
-    for folder in ("proc", "dev", "tmp", "node"):
-        (root / folder).mkdir(exist_ok=True)
-    for folder in ("usr/share/doc", "usr/share/man", "usr/share/locale"):
-        shutil.rmtree(root / folder, ignore_errors=True)
+    for name in ("proc", "dev", "tmp", "node"):
+        (root / name).mkdir(exist_ok=True)
+    for name in ("usr/share/doc", "usr/share/man", "usr/share/locale"):
+        shutil.rmtree(root / name, ignore_errors=True)
 
 
 def _require_debian_root(purpose: str) -> None:
