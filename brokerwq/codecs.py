@@ -321,8 +321,9 @@ def _is_unicode(text: str) -> bool:
 
 def kind_name(kind: Any) -> str:
     """``kind`` as its author wrote it, as far as Python remembers."""
-    name = kind.__qualname__ if isinstance(kind, type) and not hasattr(kind, "__args__") else kind
-    return f"{name!s:.200}".replace("typing.", "").replace("NoneType", "None")
+    if isinstance(kind, type) and not hasattr(kind, "__args__"):
+        kind = kind.__qualname__.rpartition("<locals>.")[2]
+    return f"{kind!s:.200}".replace("typing.", "").replace("NoneType", "None")
 
 
 JSON: Final = JsonCodec()
