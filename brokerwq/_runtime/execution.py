@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import Context, copy_context
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 
@@ -34,6 +35,7 @@ class Work:
     helds: list[Held]
     put_at: float = 0.0
     scope: anyio.CancelScope | None = None
+    context: Context | None = None
     cause: Cause = ""
     _lost: int = 0
 
@@ -188,7 +190,7 @@ async def _run(
     seconds = shared.clock.now() - started
     outcomes = _outcomes(shared, work, answer, error, finished=finished)
     if any(isinstance(outcome, Done) for outcome in outcomes):
-        outcomes, error = await _send_children(shared, jobs, outcomes, error)
+        outcomes, error = await _send_children(shared, work, jobs, outcomes, error)
     label = "timeout" if work.cause == "timeout" else "failed"
     cancelled = work.cause == "stop" and not isinstance(error, Outcome)
     return [
@@ -248,8 +250,12 @@ async def _call(shared: Shared, work: Work, jobs: list[Job], payloads: list[obje
     surroundings: AbstractContextManager[None] = nullcontext()
     if shared.instrumentation is not None:
         deliveries = [held.delivery for held in work.helds]
-        surroundings = shared.instrumentation.processing(deliveries, route.name, jobs[0].attempt)
+        surroundings = shared.instrumentation.processing(
+            deliveries, route.name, jobs[0].attempt, lambda: work.cause
+        )
     with surroundings:
+        if shared.instrumentation is not None:
+            work.context = copy_context()
         if route.batch:
             return await _invoke(shared, route, jobs, payloads)
         if not route.middleware:
@@ -339,7 +345,11 @@ def _error_behind(outcome: Outcome, error: BaseException | None) -> BaseExceptio
 
 
 async def _send_children(
-    shared: Shared, jobs: list[Job], outcomes: list[Outcome], error: BaseException | None
+    shared: Shared,
+    work: Work,
+    jobs: list[Job],
+    outcomes: list[Outcome],
+    error: BaseException | None,
 ) -> tuple[list[Outcome], BaseException | None]:
     results = list(outcomes)
     for n, (job, outcome) in enumerate(zip(jobs, outcomes, strict=True)):
@@ -347,10 +357,22 @@ async def _send_children(
         if not children or not isinstance(outcome, Done):
             continue
         try:
-            await shared.send_children(children)
+            await _in_context(work.context, shared.send_children(children))
         except Exception as failure:  # noqa: BLE001 -- any: the job must then run again
             results[n], error = Retry(), failure
     return results, error
+
+
+async def _in_context(context: Context | None, sending: Awaitable[None]) -> None:
+    # The handler has ended; what it asked for is still its own in a trace.
+    if context is None:
+        await sending
+        return
+
+    async def send() -> None:
+        await sending
+
+    await asyncio.create_task(send(), context=context)
 
 
 def _uncancel() -> None:
