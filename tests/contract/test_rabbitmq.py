@@ -1,0 +1,85 @@
+"""RabbitMQ keeps the contract, on each release that can be had."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import ClassVar
+
+import pytest
+
+from brokerwq.driver import Driver
+from brokerwq.testing import Harness
+from brokerwq.testing.pytest_suite import ConformanceSuite
+from brokerwq.testing.servers import (
+    RabbitServer,
+    Release,
+    ServerUnavailableError,
+    TcpProxy,
+    shared_rabbitmq,
+)
+from brokerwq_rabbitmq.driver import RabbitDriver
+
+
+def server_or_skip(release: Release) -> RabbitServer:
+    try:
+        return shared_rabbitmq(release)
+    except ServerUnavailableError as exc:
+        if f"rabbitmq-{release}" in os.environ.get("BROKERWQ_REQUIRE", "").split(","):
+            raise
+        pytest.skip(str(exc))
+
+
+def url_through(proxy: TcpProxy, server: RabbitServer) -> str:
+    credentials = server.url.partition("://")[2].rpartition("@")[0]
+    return f"amqp://{credentials}@{proxy.host}:{proxy.port}/"
+
+
+@asynccontextmanager
+async def outage(proxy: TcpProxy) -> AsyncGenerator[None]:
+    proxy.refuse()
+    try:
+        yield
+    finally:
+        proxy.listen()
+
+
+async def cut(driver: Driver) -> None:
+    assert isinstance(driver, RabbitDriver)
+    for link in (driver._consuming, driver._publishing):
+        if link._transport is not None:
+            link._transport.abort()
+    await asyncio.sleep(0.05)
+
+
+class Conformance(ConformanceSuite):
+    release: ClassVar[Release]
+
+    @pytest.fixture
+    def harness(self) -> Generator[Harness]:
+        server = server_or_skip(self.release)
+
+        async def restart() -> None:
+            await asyncio.to_thread(server.restart)
+
+        host, _, port = server.url.rpartition("@")[2].rstrip("/").partition(":")
+        with TcpProxy(host, int(port)) as proxy:
+            yield replace(
+                Harness.from_url(url_through(proxy, server)),
+                loggers=("brokerwq", "brokerwq_rabbitmq", "aiormq", "aio_pika", "asyncio"),
+                patience=20.0,
+                cut_connection=cut,
+                outage=lambda: outage(proxy),
+                restart=restart,
+            )
+
+
+class TestRabbit310(Conformance):
+    release = "3.10"
+
+
+class TestRabbit43(Conformance):
+    release = "4.3"
