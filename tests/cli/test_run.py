@@ -173,6 +173,7 @@ def test_a_crew_stops_together_and_lets_jobs_end(start: Start, folder: Path) -> 
 def test_a_second_signal_forces_a_crew(start: Start, folder: Path) -> None:
     enqueue(start, "stubborn", "seconds=60")
     crew = start("run", "jobs:app", "--processes", "2", "--grace", "60")
+    crew.wait_until_said("state=ready", 2)
     wait_for_note(folder, "stubborn")
     crew.signal(signal.SIGTERM)
     crew.wait_until_said("state=draining", 2)
@@ -207,7 +208,7 @@ def test_a_crew_is_ready_when_all_its_processes_are(start: Start) -> None:
     def is_ready() -> bool:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=5) as answer:
-                return json.load(answer) == {"state": "ready", "reasons": []}
+                return bool(json.load(answer) == {"state": "ready", "reasons": []})
         except OSError:
             return False
 
