@@ -140,7 +140,8 @@ class PayloadWorker(_Worker[P, R_co], Generic[P, T_contra, R_co]):
         """Send a message for each payload, lazily, in chunks that fit the broker's limits.
 
         Each id is fixed before its first send. An item that cannot be sent does not keep the
-        others from being sent.
+        others from being sent. An error of the iterable itself is raised as it is; what the
+        iterable gave before may have been sent.
 
         Args:
             payloads: Any iterable, also an async one; only a chunk of it is held at a time.

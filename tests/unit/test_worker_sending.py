@@ -323,6 +323,19 @@ async def test_what_is_not_many_is_refused(sender: RecordingSender, payloads: An
         sender.worker(thumbnail).enqueue_many_sync(payloads)
 
 
+async def test_an_error_of_the_iterable_is_raised_as_it_is(sender: RecordingSender) -> None:
+    def failing() -> Iterator[Image]:
+        yield Image(key="a")
+        raise LookupError
+
+    worker = sender.worker(thumbnail)
+
+    with pytest.raises(LookupError):
+        await worker.enqueue_many(failing(), errors="return")
+    with pytest.raises(LookupError):
+        worker.enqueue_many_sync(failing(), errors="return")
+
+
 async def test_what_to_do_with_errors_is_raise_or_return(sender: RecordingSender) -> None:
     with pytest.raises(ConfigError, match="errors must be 'raise' or 'return', not 'ignore'"):
         await sender.worker(thumbnail).enqueue_many([], errors="ignore")
