@@ -100,10 +100,11 @@ class RetryPolicy:
 def _apply(rule: Rule, error: BaseException) -> Outcome:
     if isinstance(rule, Outcome):
         return rule
-    if isinstance(rule, type) and issubclass(rule, DeadLetter | Discard):
+    if not isinstance(rule, type):
+        return rule(error)
+    if issubclass(rule, DeadLetter | Discard):
         return rule(type(error).__qualname__)
-    make: Callable[..., Outcome] = rule
-    return make() if isinstance(rule, type) else make(error)
+    return cast("type[Outcome]", rule)()  # as _check_rules has seen
 
 
 def _check_rules(rules: object) -> None:
