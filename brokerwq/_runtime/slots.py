@@ -174,7 +174,9 @@ class Slots:
         waiting = self._capped.get(route)
         if waiting:
             self._capped_count -= 1
-            self._begin_or_queue(waiting.popleft())
+            promoted = waiting.popleft()
+            promoted.put_at = self._clock.now()
+            self._begin_or_queue(promoted)
 
     def _swept(self) -> None:
         self._sweep = None
