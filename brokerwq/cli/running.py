@@ -126,13 +126,23 @@ def app_and_rest(arguments: tuple[str, ...]) -> tuple[App, str | None, tuple[str
     return load_app(spec), spec, rest
 
 
+class _StderrHandler(logging.Handler):
+    """Writes to what standard error is now: a progress bar replaces it to stay below."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            print(self.format(record), file=sys.stderr)  # noqa: T201
+        except Exception:  # noqa: BLE001  -- as every handler of the standard library
+            self.handleError(record)
+
+
 def _set_up_log(level: str, style: str) -> None:
     """Log to standard error, unless the program has set up logging by itself."""
     from brokerwq.telemetry import JsonFormatter, TerseFormatter
 
     if logging.getLogger().handlers or logging.getLogger("brokerwq").handlers:
         return
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _StderrHandler()
     handler.setFormatter(JsonFormatter() if style == "json" else TerseFormatter())
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     logging.getLogger("brokerwq").setLevel(level)
