@@ -15,10 +15,8 @@ from brokerwq._runtime.background import BackgroundLoop
 from brokerwq._runtime.bulk_sending import send_in_chunks
 from brokerwq.backoff import RetryPolicy
 from brokerwq.broker import Broker, build_driver
-from brokerwq.bulk import Outgoing
 from brokerwq.clock import SYSTEM_CLOCK, Clock
 from brokerwq.codecs import Codec
-from brokerwq.decorating import AnyWorker, BatchDecorator, WorkerDecorator, decorator
 from brokerwq.driver.protocol import Driver, QueueSpec
 from brokerwq.driver.registry import find_adapter, redacted
 from brokerwq.durations import Seconds
@@ -26,9 +24,11 @@ from brokerwq.events import Instrumentation, Listener
 from brokerwq.job import Child
 from brokerwq.message import Message
 from brokerwq.middleware import Middleware
-from brokerwq.options import Key, WorkerKeywords, WorkerOptions
-from brokerwq.registry import Registry
 from brokerwq.reports import RunReport, SendReport
+from brokerwq.workers.bulk import Outgoing
+from brokerwq.workers.decorating import AnyWorker, BatchDecorator, WorkerDecorator, decorator
+from brokerwq.workers.options import Key, WorkerKeywords, WorkerOptions
+from brokerwq.workers.registry import Registry
 
 if TYPE_CHECKING:
     from brokerwq.settings import Settings
@@ -288,13 +288,13 @@ class App:
         return broker
 
     async def send_one(self, queue: str, message: Message, delay: float, /) -> None:
-        """Send one message of a worker; see ``brokerwq.plan.Sender``."""
+        """Send one message of a worker; see ``brokerwq.workers.plan.Sender``."""
         await self.broker().send_one(queue, message, delay)
 
     async def send_many(
         self, queue: str, outgoing: AsyncIterator[Outgoing] | Iterator[Outgoing], /
     ) -> SendReport:
-        """Send many messages of a worker; see ``brokerwq.plan.Sender``."""
+        """Send many messages of a worker; see ``brokerwq.workers.plan.Sender``."""
         return await send_in_chunks(self.broker(), queue, outgoing)
 
     async def send_children(self, children: Sequence[Child], /) -> None:

@@ -456,7 +456,7 @@ def test_threads_may_share_a_codec() -> None:
 
 
 def test_importing_the_codecs_does_not_import_pydantic() -> None:
-    code = "import sys, brokerwq.worker, brokerwq.codecs; sys.exit('pydantic' in sys.modules)"
+    code = "import sys, brokerwq.workers.worker; sys.exit('pydantic' in sys.modules)"
 
     done = subprocess.run([sys.executable, "-c", code], check=False)
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from brokerwq import Job, Outcome
 from brokerwq.errors import ConfigError
-from brokerwq.signature import Field, Signature, read_signature
+from brokerwq.workers.signature import Field, Signature, read_signature
 
 
 class Image(BaseModel):

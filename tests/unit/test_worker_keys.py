@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from brokerwq.errors import ConfigError, PayloadError
-from brokerwq.keys import key_text
+from brokerwq.workers.keys import key_text
 from tests.unit.recording import RecordingSender
 
 
