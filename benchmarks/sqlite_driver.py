@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from brokerwq.clock import SYSTEM_CLOCK
@@ -87,21 +88,19 @@ async def rates(url: str, items: int) -> None:
     driver = await opened(url)
     for batch in BATCHES:
         count = items if batch >= 100 else items // 10
-        await timed(f"send, {batch} a call", count, lambda c=count, b=batch: send(driver, c, b))
+        await timed(f"send, {batch} a call", count, partial(send, driver, count, batch))
         half = count // 2 // batch * batch
-        await timed(
-            f"claim + ack, {batch} a call", half, lambda c=half, b=batch: drain(driver, c, b)
-        )
+        await timed(f"claim + ack, {batch} a call", half, partial(drain, driver, half, batch))
         await timed(
             f"claim + ack overlapped, {batch}",
             half,
-            lambda c=half, b=batch: overlapped(driver, c, b),
+            partial(overlapped, driver, half, batch),
         )
     some = messages(items // 10)
     await timed(
         "send, 1 a call, 500 callers",
         len(some),
-        lambda: callers(driver, some, 500),
+        partial(callers, driver, some, 500),
     )
     await driver.aclose()
 
