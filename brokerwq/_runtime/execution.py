@@ -34,6 +34,7 @@ class Work:
     route: Route
     helds: list[Held]
     put_at: float = 0.0
+    pause: float = 0.0
     scope: anyio.CancelScope | None = None
     context: Context | None = None
     cause: Cause = ""
