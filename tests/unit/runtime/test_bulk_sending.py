@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 
 import pytest
+
 from brokerwq._runtime.bulk_sending import send_in_chunks
 from brokerwq.errors import ConfigError, DriverError, MessageTooLargeError
 from brokerwq.message import Message
