@@ -10,7 +10,7 @@ from brokerwq.durations import Seconds, positive_seconds
 from brokerwq.message import Message, child_message_id
 
 if TYPE_CHECKING:
-    from brokerwq.worker import KeywordWorker, PayloadWorker, SendOptions
+    from brokerwq.workers.worker import KeywordWorker, PayloadWorker, SendOptions
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -93,6 +93,11 @@ class Queue:
             self._leave_timer(record)
             self.ready.append(record)
 
+    @property
+    def timers(self) -> int:
+        """How many ends of leases and delays are kept, those of settled messages included."""
+        return len(self._timers)
+
     def next_at(self) -> float | None:
         """When something may become ready by itself; early at worst, never late."""
         return self._timers[0][0] if self._timers else None

@@ -25,6 +25,7 @@ from brokerwq_sqlite.errors import closed, forked, keeps_connection, translate
 from brokerwq_sqlite.operation import NOTHING, Answer, Claim, Operation, T, Work, deliver
 from brokerwq_sqlite.settings import SqliteSettings
 from brokerwq_sqlite.statements import Moment, Outlook
+from brokerwq_sqlite.watch import Watch
 
 _MOST_WEIGHT: Final = 5000
 """Rows that one transaction touches, about: other processes wait for its end."""
@@ -61,8 +62,9 @@ class Engine:
         self._connection: Connection | None = None
         self._was_open = False
         self._parked: list[Claim] = []
+        self._has_timers = False  # some parked claim knows when to look again
         self._must_look = False
-        self._data_version = -1
+        self._watch = Watch(settings.path)
         self._seen = -inf
         self._commits = 0
 
@@ -83,7 +85,6 @@ class Engine:
     def let_go(self) -> None:
         """See ``Neighbour.let_go``; the next turn connects again."""
         connection, self._connection = self._connection, None
-        self._data_version = -1
         if connection is not None:
             connection.close()
 
@@ -152,6 +153,8 @@ class Engine:
         is_ending = False
         while not is_ending:
             operations, markers = self._take()
+            if not operations and not markers and not self._has_reason_to_look():
+                continue
             with self.gate:
                 try:
                     self._turn(operations)
@@ -174,27 +177,48 @@ class Engine:
         with suppress(Empty):
             taken = self._inbox.get(timeout=patience if self._parked else None)
             while True:
-                if isinstance(taken, _Marker):
-                    markers.append(taken)
-                elif taken is not None:
+                if isinstance(taken, Operation):
                     operations.append(taken)
                     weight += taken.weight
+                elif taken is not None:
+                    markers.append(taken)
+                else:
+                    self._must_look = True
                 if weight >= _MOST_WEIGHT:
                     break
                 taken = self._inbox.get_nowait()
         return operations, markers
 
+    def _has_reason_to_look(self) -> bool:
+        """Whether a claim that waits may have something to find, or is to be answered."""
+        if not self._parked:
+            return False
+        if not self._must_look:
+            self._must_look = self._watch.has_news() or (
+                self._has_timers and self._is_parked_claim_due()
+            )
+        return self._must_look
+
+    def _is_parked_claim_due(self) -> bool:
+        moment = self._moment()
+        return any(claim.outlook is None or claim.outlook.is_due(moment) for claim in self._parked)
+
+    def _park(self, claim: Claim, outlook: Outlook | None) -> None:
+        claim.outlook = outlook
+        self._parked.append(claim)
+        self._has_timers = self._has_timers or outlook is None or outlook.has_timers
+
     def _turn(self, operations: Sequence[_AnyOperation]) -> None:
-        if not operations and not self._parked:
-            return
         try:
             connection = self._connected()
         except DriverError as exc:
             self._fail([*operations, *self._unpark_all()], exc)
             return
         db = connection.sqlite
-        claims = self._woken(db)
-        claims += [operation for operation in operations if isinstance(operation, Claim)]
+        claims = [operation for operation in operations if isinstance(operation, Claim)]
+        if self._has_reason_to_look():
+            self._must_look = False
+            claims = self._unpark_all() + claims
         group = [
             operation
             for operation in operations
@@ -234,20 +258,6 @@ class Engine:
         except Exception as exc:  # noqa: BLE001  -- the answer of this one, whatever it is
             return Answer(operation, error=self._broken(exc))
 
-    def _woken(self, db: sqlite3.Connection) -> list[Claim]:
-        """The parked claims that have a reason to look again, parked no more."""
-        if not self._parked:
-            return []
-        version: int = db.execute("PRAGMA data_version").fetchone()[0]
-        has_changed = self._must_look or version != self._data_version
-        self._data_version = version
-        self._must_look = False
-        moment = self._moment()
-        woken = [claim for claim in self._parked if has_changed or claim.is_due(moment)]
-        if woken:
-            self._parked = [claim for claim in self._parked if claim not in woken]
-        return woken
-
     def _promising(self, db: sqlite3.Connection, claims: Sequence[Claim]) -> list[Claim]:
         """Those of ``claims`` that will find something; the others are parked or answered."""
         promising: list[Claim] = []
@@ -263,8 +273,7 @@ class Engine:
             if outlook.has_work(moment):
                 promising.append(claim)
             elif claim.waits and not claim.is_late:
-                claim.outlook = outlook
-                self._parked.append(claim)
+                self._park(claim, outlook)
             else:
                 self._answer([Answer(claim, NOTHING)])
         return promising
@@ -300,7 +309,6 @@ class Engine:
         self._commits += 1
         if self._commits % _WAL_LOOK_EVERY == 0 and self._connection is not None:
             self._connection.cut_wal()
-        # SQLite's data_version does not tell a connection of its own commits.
         self._must_look = bool(self._parked)
         if any(operation.feeds for operation in group):
             neighbours.poke_others(self)
@@ -316,6 +324,7 @@ class Engine:
 
     def _unpark_all(self) -> list[Claim]:
         parked, self._parked = self._parked, []
+        self._has_timers = False
         return parked
 
     def _fail(self, operations: Sequence[_AnyOperation], exc: Exception) -> None:
@@ -327,8 +336,7 @@ class Engine:
         for answer in answers:
             operation = answer.operation
             if isinstance(operation, Claim) and operation.must_wait(answer.result):
-                operation.outlook = None
-                self._parked.append(operation)
+                self._park(operation, None)
             else:
                 finished.append(answer)
         deliver(finished, self._undo)

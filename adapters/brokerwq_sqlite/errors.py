@@ -118,12 +118,10 @@ def reason(path: str) -> str:
         return f"there is no folder {folder}"
     if Path(path).is_dir():
         return "it is a folder"
-    try:
-        if Path(path).exists():
-            os.close(os.open(path, os.O_RDWR))
-    except OSError as exc:
-        return exc.strerror or str(exc)
-    return "" if os.access(folder, os.W_OK) else f"the folder {folder} is read-only"
+    # Never by opening it: to close it would drop SQLite's locks on it in this process.
+    if Path(path).exists() and not os.access(path, os.R_OK | os.W_OK):
+        return "it may only be read" if os.access(path, os.R_OK) else "it may not be read"
+    return "" if os.access(folder, os.W_OK) else f"the folder {folder} may only be read"
 
 
 def _is_full(path: str) -> bool:

@@ -67,10 +67,6 @@ class Claim(Operation[Leased]):
     is_late: bool = False
     outlook: Outlook | None = None
 
-    def is_due(self, moment: Moment) -> bool:
-        """Whether it should look again, or be answered, though nothing was written."""
-        return self.is_over or self.is_late or self.outlook is None or self.outlook.is_due(moment)
-
     def undo(self, result: object) -> Operation[None] | None:
         """See ``Operation.undo``: the claim, as if it had never been."""
         if not isinstance(result, Leased) or not result.rows:

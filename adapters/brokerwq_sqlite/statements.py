@@ -51,6 +51,11 @@ class Outlook(NamedTuple):
     delayed_until: float
     leased_until: float
 
+    @property
+    def has_timers(self) -> bool:
+        """Whether there will be more without anybody writing."""
+        return min(self.delayed_until, self.leased_until) < inf
+
     def has_work(self, moment: Moment) -> bool:
         """Whether a claim at ``moment`` would find anything."""
         return self.has_ready or self.is_due(moment)

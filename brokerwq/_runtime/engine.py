@@ -97,7 +97,7 @@ class Engine:
             dispatcher.run,
             clock=plan.clock,
             read_ahead=returns is not UncountedReturn.COUNTED,
-            stale=dispatcher.put_back_unstarted,
+            stale=dispatcher.put_back_stale,
             crashed=self.lifecycle.fail,
         )
         dispatcher.slots = isolation.slots = slots

@@ -34,6 +34,7 @@ class Work:
     route: Route
     helds: list[Held]
     put_at: float = 0.0
+    pause: float = 0.0
     scope: anyio.CancelScope | None = None
     context: Context | None = None
     cause: Cause = ""
@@ -270,10 +271,19 @@ async def _call(shared: Shared, work: Work, jobs: list[Job], payloads: list[obje
 async def _invoke(shared: Shared, route: Route, job: Any, payload: Any) -> object:
     if route.is_async:
         return cast("object", await route.call(job, payload))
+
+    def call() -> tuple[object, BaseException | None]:
+        # Handed over as a value: asyncio closes a coroutine into which it throws a
+        # GeneratorExit, and a future refuses a StopIteration.
+        try:
+            return route.call(job, payload), None
+        except BaseException as raised:  # noqa: BLE001 -- raised again in the slot
+            return None, raised
+
     # Never abandoned: a thread cannot be stopped, so its slot stays taken until it returns.
-    answer: object = await anyio.to_thread.run_sync(
-        route.call, job, payload, limiter=shared.threads
-    )
+    answer, error = await anyio.to_thread.run_sync(call, limiter=shared.threads)
+    if error is not None:
+        raise error
     # A plain function may hand on a coroutine; dropped, it would be work that was never done.
     return await answer if inspect.isawaitable(answer) else answer
 

@@ -21,8 +21,8 @@ from brokerwq.errors import ConfigError, EnvelopeError
 
 if TYPE_CHECKING:
     from brokerwq.app import App
-    from brokerwq.decorating import AnyWorker
     from brokerwq.reports import SendReport
+    from brokerwq.workers.decorating import AnyWorker
 
 MAX_FAULTS_SHOWN = 10
 _STDIN = "-"
@@ -132,7 +132,7 @@ class _Sender:
     """The two kinds of workers as one."""
 
     def __init__(self, worker: AnyWorker, delay: float) -> None:
-        from brokerwq.worker import KeywordWorker
+        from brokerwq.workers.worker import KeywordWorker
 
         self._parse: Callable[[bytes], Any] = worker.parse
         self._send: Callable[..., Coroutine[Any, Any, SendReport]] = worker.enqueue_many

@@ -59,7 +59,8 @@ class FinishedWithError(Exception):
 
 def say(text: str) -> None:
     """Write one line for people to standard error, beside the data on standard output."""
-    click.echo(f"brokerwq: {one_line(text)}", err=True)
+    # Looked up anew each time: a progress bar puts its own stream there to stay below.
+    print(f"brokerwq: {one_line(text)}", file=sys.stderr)  # noqa: T201
 
 
 def one_line(text: str) -> str:

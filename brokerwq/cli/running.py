@@ -7,10 +7,11 @@ import functools
 import logging
 import os
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import click
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from brokerwq.runner import Runner
 
 Verb: TypeAlias = Callable[..., None]
+
+_WORKER_THREAD = "AnyIO worker thread"
+_THREAD_PATIENCE = 0.3
 
 _OPTIONS = (
     click.argument("arguments", nargs=-1, metavar="[MODULE:ATTR] [QUEUE]..."),
@@ -122,13 +126,23 @@ def app_and_rest(arguments: tuple[str, ...]) -> tuple[App, str | None, tuple[str
     return load_app(spec), spec, rest
 
 
+class _StderrHandler(logging.Handler):
+    """Writes to what standard error is now: a progress bar replaces it to stay below."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            print(self.format(record), file=sys.stderr)  # noqa: T201
+        except Exception:  # noqa: BLE001  -- as every handler of the standard library
+            self.handleError(record)
+
+
 def _set_up_log(level: str, style: str) -> None:
     """Log to standard error, unless the program has set up logging by itself."""
     from brokerwq.telemetry import JsonFormatter, TerseFormatter
 
     if logging.getLogger().handlers or logging.getLogger("brokerwq").handlers:
         return
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _StderrHandler()
     handler.setFormatter(JsonFormatter() if style == "json" else TerseFormatter())
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     logging.getLogger("brokerwq").setLevel(level)
@@ -149,7 +163,7 @@ def _announce(shift: Shift) -> None:
 def run_runner(shift: Shift, work: Callable[[Runner], Awaitable[RunReport]]) -> RunReport:
     """Make a runner on a fresh loop and let it work to its end.
 
-    A thread that does not end would keep the process; it is left behind, after the settles
+    A handler that does not end would keep the process. It is left behind, after the settles
     have been flushed and the report has been made.
     """
     link = shift.link
@@ -163,13 +177,28 @@ def run_runner(shift: Shift, work: Callable[[Runner], Awaitable[RunReport]]) -> 
         if link is not None:
             link.tell(state="stopped", report=as_record(report))
         if report.stuck:
-            say(f"{report.stuck} handlers did not end; leaving them behind")
-            say(summary(as_record(report)))
-            sys.stdout.flush()
-            os._exit(report.exit_code or ExitCode.TERMINATED)
+            _leave_behind(report, report.stuck)
         return report
 
-    return asyncio.run(main())
+    report = asyncio.run(main())
+    if stuck := _threads_that_do_not_end():
+        _leave_behind(report, stuck)
+    return report
+
+
+def _threads_that_do_not_end() -> int:
+    # The loop has told its idle threads to end; what lives on is inside a handler.
+    threads = [t for t in threading.enumerate() if t.name.startswith(_WORKER_THREAD)]
+    for thread in threads:
+        thread.join(_THREAD_PATIENCE / len(threads))
+    return sum(thread.is_alive() for thread in threads)
+
+
+def _leave_behind(report: RunReport, stuck: int) -> NoReturn:
+    say(f"{stuck} {'handler' if stuck == 1 else 'handlers'} did not end and are left behind")
+    say(summary(as_record(report)))
+    sys.stdout.flush()
+    os._exit(report.exit_code or ExitCode.TERMINATED)
 
 
 def as_record(report: RunReport) -> dict[str, Any]:

@@ -55,6 +55,8 @@ MALFORMED = [
     {"traceparent": SOUND, "tracestate": "ä=1"},
     {"traceparent": SOUND, "tracestate": ",".join(f"k{n}=v" for n in range(33))},
     {"traceparent": SOUND, "tracestate": "a=" + "x" * 9000},
+    {"traceparent": SOUND, "tracestate": ",".join(f"k{n}={'x' * 255}" for n in range(32))},
+    {"traceparent": f"00-{'0' * 32}-{SPAN}-01", "baggage": "user=ann"},
     {"traceparent": SOUND, "baggage": "no equals sign"},
     {"traceparent": SOUND, "baggage": "user=änn"},
     {"traceparent": SOUND, "baggage": 'user="ann"'},

@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from brokerwq.backoff import RetryPolicy
-from brokerwq.bulk import Outgoing
-from brokerwq.decorating import build_worker
 from brokerwq.errors import BrokerwqError, TransientError
 from brokerwq.message import Message
-from brokerwq.options import WorkerOptions
 from brokerwq.reports import FailedSend, SendReport
+from brokerwq.workers.bulk import Outgoing
+from brokerwq.workers.decorating import build_worker
+from brokerwq.workers.options import WorkerOptions
 
 T = TypeVar("T")
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

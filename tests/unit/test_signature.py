@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from brokerwq import Job, Outcome
 from brokerwq.errors import ConfigError
-from brokerwq.signature import Field, Signature, read_signature
+from brokerwq.workers.signature import Field, Signature, read_signature
 
 
 class Image(BaseModel):
@@ -81,7 +81,8 @@ def test_what_is_almost_right_is_refused_with_the_way_out() -> None:
 
     assert refused(second) == (
         "worker second: it takes image, extra: one payload or keyword-only fields, "
-        "never a mixture; make all of them fields: write (job: Job, *, image: Image, extra: str = '')"
+        "never a mixture; make all of them fields: "
+        "write (job: Job, *, image: Image, extra: str = '')"
     )
     assert "write (*, a: Image, b: int)" in refused(two)
     assert "write (*, image: Image, extra: int = 3)" in refused(mixed)
