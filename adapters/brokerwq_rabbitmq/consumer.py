@@ -201,6 +201,16 @@ class RabbitConsumer:
         for item in items:
             await item.held.lane.reject(item.held)
 
+    @property
+    def queue(self) -> str:
+        """The name of its queue."""
+        return self._source.name
+
+    @property
+    def buffered(self) -> int:
+        """How many messages have come and were not claimed."""
+        return self._intake.buffered
+
     async def aclose(self) -> None:
         """See ``Consumer.aclose``."""
         await self._intake.aclose()

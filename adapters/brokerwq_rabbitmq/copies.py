@@ -11,7 +11,7 @@ from brokerwq.errors import DriverError, MessageRefusedError, QueueNotFoundError
 from brokerwq.message import Message
 from brokerwq_rabbitmq import wire
 from brokerwq_rabbitmq.publisher import Outgoing, Publisher
-from brokerwq_rabbitmq.topology import level_for, level_name
+from brokerwq_rabbitmq.topology import LONGEST_DELAY, level_for, level_name
 
 
 class Copier:
@@ -36,7 +36,7 @@ class Copier:
         for nth, (message, delay) in enumerate(zip(messages, delays, strict=True)):
             try:
                 items.append(self._outgoing(queue, message, delay))
-            except MessageRefusedError as exc:
+            except (MessageRefusedError, UnsupportedError) as exc:
                 results[nth] = exc
             else:
                 places.append(nth)
@@ -47,6 +47,9 @@ class Copier:
         return results
 
     def _outgoing(self, queue: str, message: Message, delay: float) -> Outgoing:
+        if delay > LONGEST_DELAY:
+            msg = f"a delay of {delay:g} s; the longest is {LONGEST_DELAY:g}"
+            raise UnsupportedError(msg)
         if delay <= 0:
             return Outgoing(queue, wire.encode(message), message.body)
         level = level_for(delay)

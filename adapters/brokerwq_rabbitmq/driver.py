@@ -37,8 +37,6 @@ from brokerwq_rabbitmq.settings import RabbitSettings
 DEFAULT_LEASE = 60.0
 """Seconds; RabbitMQ's queues have no lease of their own."""
 
-_LONGEST_DELAY = 86400.0
-
 
 class RabbitDriver:
     """See ``brokerwq.driver.Driver``; also a ``brokerwq.driver.doctor.Doctor``."""
@@ -62,8 +60,8 @@ class RabbitDriver:
             max_settle=1000,
             max_send=200,
             max_message_bytes=settings.max_message_bytes,
-            max_send_delay=_LONGEST_DELAY,
-            max_release_delay=_LONGEST_DELAY,
+            max_send_delay=topology.LONGEST_DELAY,
+            max_release_delay=topology.LONGEST_DELAY,
             uncounted_return=UncountedReturn.COPY,
             atomic_dead_letter=False,
             exact_stats=False,
@@ -93,7 +91,11 @@ class RabbitDriver:
         """See ``Driver.send``."""
         waits = [seconds_of(delay, "delay", floor=0.0) for delay in delays]
         self._require_open()
-        return await self._copier.send(queue, messages, waits)
+        results = await self._copier.send(queue, messages, waits)
+        for error in results:
+            if isinstance(error, QueueNotFoundError):
+                raise error
+        return results
 
     async def consume(self, queue: str, /, *, lease: float | None, prefetch: int) -> Consumer:
         """See ``Driver.consume``."""
@@ -226,9 +228,11 @@ class RabbitDriver:
         if source is None or source.has_levels:
             delayed = await self._delayed(queue)
         dead = await self._ready(source.dead_letter if source else dead_letter_name(queue))
+        # What lies here unclaimed is the broker's, to be claimed by us.
+        buffered = sum(each.buffered for each in self._consumers if each.queue == queue)
         is_idle = source is not None and source.is_quorum and depth.consumers == 0
         return QueueStats(
-            ready=Count(depth.ready),
+            ready=Count(depth.ready + buffered),
             leased=Count(0) if is_idle else UNKNOWN_COUNT,
             delayed=Count(delayed),
             dead=Count(dead),

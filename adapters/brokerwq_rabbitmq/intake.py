@@ -24,6 +24,8 @@ _T = TypeVar("_T")
 _PING_AFTER = 2.0
 """Seconds of silence after which an empty claim asks whether the broker is still there."""
 _PING_SECONDS = 5.0
+_STARVED_SECONDS = 0.1
+"""How long a claim goes without anything, all that may be held being held, until more may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,7 @@ class Intake:
         self._buffer: deque[Held] = deque()
         self._stirred = asyncio.Event()
         self._failure: DriverError | None = None
+        self._starved_since: float | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.consumer_timeout = settings.consumer_timeout
         self.is_quiesced = False
@@ -122,11 +125,36 @@ class Intake:
                 raise self._failure
             if rest <= 0:
                 break
+            if await self._is_starved(max_items):
+                rest = min(rest, _STARVED_SECONDS)
             self._stirred.clear()
             with move_on_after(self._clock, rest):
                 await self._stirred.wait()
         await self._check_silence()
         return self._take(max_items)
+
+    async def _is_starved(self, wanted: int) -> bool:
+        """Whether nothing can come because as much is held as may be; in time, more may.
+
+        Not at once: acks that are on their way make room by themselves.
+        """
+        lane = self._lane
+        if lane is None or len(lane.held) < lane.credit:
+            self._starved_since = None
+            return False
+        now = self._clock.now()
+        if self._starved_since is None:
+            self._starved_since = now
+        elif now - self._starved_since >= _STARVED_SECONDS:
+            self._starved_since = None
+            await self._asked(lane.grow(wanted, self._settings.rpc_timeout))
+            return False
+        return True
+
+    @property
+    def buffered(self) -> int:
+        """How many messages have come and were not claimed."""
+        return sum(held.is_ours for held in self._buffer)
 
     def _take(self, max_items: int) -> list[Held]:
         taken: list[Held] = []
@@ -266,7 +294,7 @@ class Intake:
         self._failure = (
             TransientError(f"RabbitMQ at {self._link.place} ended the consumer of {name}")
             if exc is None
-            else to_driver_error(exc, queue=name, place=self._link.place)
+            else self.error_of(exc)
         )
         self._stirred.set()
 

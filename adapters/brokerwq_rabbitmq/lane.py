@@ -72,8 +72,9 @@ class Lane:
         self._clock = clock
         self._on_arrival = on_arrival
         self._on_end = on_end
-        self._tag = f"bwq-{uuid.uuid4()}"
-        self._prefetch = 1
+        self._tags: list[str] = []
+        self._queue = ""
+        self.credit = 0
         self._timeout: float | None = None
         # An ack of all tags up to one must not overtake a return of one among them.
         self._writing = asyncio.Lock()
@@ -96,30 +97,46 @@ class Lane:
             consumer_timeout: To be set for this consumer; None leaves it to the server.
             rpc_timeout: For each of the two questions.
         """
-        self._prefetch = max(1, min(prefetch, _MAX_PREFETCH))
+        self._queue = queue
         self._timeout = consumer_timeout
-        arguments: FieldTable = (
-            {} if consumer_timeout is None else {"x-consumer-timeout": int(consumer_timeout * 1000)}
-        )
-        await self.ping(rpc_timeout)
         self.is_consuming = True
+        await self.grow(prefetch, rpc_timeout)
+
+    async def grow(self, more: int, within: float) -> None:
+        """Let ``more`` messages be held at once than until now.
+
+        The prefetch of an AMQP consumer is fixed when it starts, so this is one more consumer
+        beside the others.
+        """
+        more = max(1, min(more, _MAX_PREFETCH))
+        self.credit += more
+        tag = f"bwq-{uuid.uuid4()}"
+        self._tags.append(tag)
+        await self._channel.basic_qos(prefetch_count=more, timeout=within)
+        await self._consume(tag, within)
+
+    async def _consume(self, tag: str, within: float) -> None:
+        arguments: FieldTable = (
+            {} if self._timeout is None else {"x-consumer-timeout": int(self._timeout * 1000)}
+        )
         await self._channel.basic_consume(
-            queue,
+            self._queue,
             self._on_message,
-            consumer_tag=self._tag,
+            consumer_tag=tag,
             arguments=arguments,
-            timeout=rpc_timeout,
+            timeout=within,
         )
 
     async def ping(self, within: float) -> None:
         """Ask something that changes nothing: an answer proves that the channel is alive."""
-        await self._channel.basic_qos(prefetch_count=self._prefetch, timeout=within)
+        await self._channel.basic_qos(prefetch_count=1, timeout=within)
 
     async def cancel(self, within: float) -> None:
         """Stop the flow; on return nothing more arrives. What is held stays held."""
         if self.is_alive and self.is_consuming:
             self.is_consuming = False
-            await self._channel.basic_cancel(self._tag, timeout=within)
+            for tag in self._tags:
+                await self._channel.basic_cancel(tag, timeout=within)
 
     async def ack(self, settled: Sequence[Held]) -> None:
         """Ack; the run of what is held longest is one frame."""
@@ -130,10 +147,12 @@ class Lane:
                 if tag not in tags:
                     break
                 run = tag
+            single = sorted(tag for tag in tags if tag > run)
+            # The last one waits until it is written, and so the others are.
             if run:
-                await self._channel.basic_ack(run, multiple=True, wait=False)
-            for tag in sorted(tag for tag in tags if tag > run):
-                await self._channel.basic_ack(tag, wait=False)
+                await self._channel.basic_ack(run, multiple=True, wait=not single)
+            for tag in single:
+                await self._channel.basic_ack(tag, wait=tag == single[-1])
             for tag in tags:
                 self.held.pop(tag).is_settled = True
 
@@ -194,7 +213,7 @@ class Lane:
             self._on_end(self, exc)
 
     def _on_cancelled(self, frame: commands.Basic.Cancel) -> None:
-        if frame.consumer_tag != self._tag or not self.is_consuming:
+        if frame.consumer_tag not in self._tags or not self.is_consuming:
             return
         self.is_consuming = False
         if self._timeout is not None:

@@ -19,6 +19,8 @@ from brokerwq.errors import ConfigError
 
 LEVELS: Final = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536)
 """Seconds. A longer or odd delay is made of several; the factor keeps both numbers small."""
+LONGEST_DELAY: Final = 86400.0
+"""Seconds; beyond it the core sends a message on again when it comes."""
 DEAD_LETTER_LIMIT: Final = 1_000_000
 """Deliveries. From 4.0 on a queue without a limit has one of 20, and reading a dead-letter
 queue that often would empty it."""

@@ -70,7 +70,7 @@ class Conformance(ConformanceSuite):
             yield replace(
                 Harness.from_url(url_through(proxy, server)),
                 loggers=("brokerwq", "brokerwq_rabbitmq", "aiormq", "aio_pika", "asyncio"),
-                patience=20.0,
+                patience=10.0,
                 cut_connection=cut,
                 outage=lambda: outage(proxy),
                 restart=restart,

@@ -217,6 +217,7 @@ async def a_cancelled_claim_strands_nothing(bench: Bench) -> None:
             sending.result()
         if not claiming.cancelled():
             got.extend(claiming.result())
+    await bench.ack(mine, got)
     await mine.aclose()
 
     yours = await bench.consumer(queue, driver=driver)

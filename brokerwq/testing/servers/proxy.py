@@ -7,7 +7,7 @@ import contextlib
 import threading
 from collections.abc import Coroutine
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 _T = TypeVar("_T")
 _CALL_SECONDS = 10.0
@@ -35,7 +35,7 @@ class TcpProxy:
         self.host = "127.0.0.1"
         self.port = 0
 
-    def __enter__(self) -> TcpProxy:
+    def __enter__(self) -> Self:
         """Listen."""
         self._thread.start()
         self._call(self._listen(0))
