@@ -125,9 +125,9 @@ class Intake:
                 raise self._failure
             if rest <= 0:
                 break
+            self._stirred.clear()  # before the next await, in which something may come
             if await self._is_starved(max_items):
                 rest = min(rest, _STARVED_SECONDS)
-            self._stirred.clear()
             with move_on_after(self._clock, rest):
                 await self._stirred.wait()
         await self._check_silence()

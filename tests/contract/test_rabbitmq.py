@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,28 +13,9 @@ import pytest
 from brokerwq.driver import Driver
 from brokerwq.testing import Harness
 from brokerwq.testing.pytest_suite import ConformanceSuite
-from brokerwq.testing.servers import (
-    RabbitServer,
-    Release,
-    ServerUnavailableError,
-    TcpProxy,
-    shared_rabbitmq,
-)
+from brokerwq.testing.servers import Release, TcpProxy
 from brokerwq_rabbitmq.driver import RabbitDriver
-
-
-def server_or_skip(release: Release) -> RabbitServer:
-    try:
-        return shared_rabbitmq(release)
-    except ServerUnavailableError as exc:
-        if f"rabbitmq-{release}" in os.environ.get("BROKERWQ_REQUIRE", "").split(","):
-            raise
-        pytest.skip(str(exc))
-
-
-def url_through(proxy: TcpProxy, server: RabbitServer) -> str:
-    credentials = server.url.partition("://")[2].rpartition("@")[0]
-    return f"amqp://{credentials}@{proxy.host}:{proxy.port}/"
+from tests.adapters.rabbit import place_of, server_or_skip, url_through
 
 
 @asynccontextmanager
@@ -65,8 +45,7 @@ class Conformance(ConformanceSuite):
         async def restart() -> None:
             await asyncio.to_thread(server.restart)
 
-        host, _, port = server.url.rpartition("@")[2].rstrip("/").partition(":")
-        with TcpProxy(host, int(port)) as proxy:
+        with TcpProxy(*place_of(server)) as proxy:
             yield replace(
                 Harness.from_url(url_through(proxy, server)),
                 loggers=("brokerwq", "brokerwq_rabbitmq", "aiormq", "aio_pika", "asyncio"),
