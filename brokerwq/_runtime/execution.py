@@ -29,7 +29,10 @@ Cause: TypeAlias = Literal["", "timeout", "lost", "stop"]
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """What one slot runs at a time: one message, or the messages of one batch call."""
+    """What one slot runs at a time: one message, or the messages of one batch call.
+
+    ``pause`` is how long its messages stay away should they be put back unrun.
+    """
 
     route: Route
     helds: list[Held]
