@@ -1,4 +1,4 @@
-"""What import-linter (`make check`) cannot say: what an adapter may import, what an import costs."""
+"""What import-linter cannot say: what an adapter may import, and what an import costs."""
 
 from __future__ import annotations
 
