@@ -91,6 +91,7 @@ class Shared:
         send_children: Sends what a job enqueued, before it is acked.
         request_exit: A handler asked for the process to end, with this code.
         instrumentation: Put around each handler.
+        detailed: Whether even the start and the success of each job are told.
         stopping: The runner stops.
         aborting: The slots themselves are being cancelled.
         state: What the application's lifespan gave.
@@ -102,6 +103,7 @@ class Shared:
     send_children: Callable[[Sequence[Child]], Awaitable[None]]
     request_exit: Callable[[int], object]
     instrumentation: Instrumentation | None = None
+    detailed: bool = False
     stopping: bool = False
     aborting: bool = False
     state: Any = None
