@@ -257,7 +257,7 @@ class Broker:
 
 
 async def _declare(driver: Driver, spec: QueueSpec) -> None:
-    differences = await driver.declare(spec, check_only=spec.declare != "create")
+    differences = await driver.declare(spec.asked, check_only=spec.declare != "create")
     if differences:
         raise QueueMismatchError("; ".join(map(str, differences)))
 

@@ -178,7 +178,7 @@ def _decode(route: Route, job: Job) -> tuple[object, str]:
         return route.decode(job.message), ""
     except EnvelopeError as error:
         return None, str(error) or "the body cannot be read"
-    except Exception as error:  # noqa: BLE001 -- a validator is user code: a bad body, not a bug
+    except BaseException as error:  # noqa: BLE001 -- a validator is user code: a bad body, no bug
         return None, f"{type(error).__qualname__} while reading the body"
 
 
