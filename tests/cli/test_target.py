@@ -126,3 +126,16 @@ def test_a_password_is_never_said(cli: Cli, write: Write, monkeypatch: pytest.Mo
 
     assert [answer.code for answer in answers] == [0, 2, 2]
     assert "hunter2" not in "".join(answer.out + answer.err for answer in answers)
+
+
+def test_a_look_in_the_wrong_folder_leaves_no_broker_behind(
+    cli: Cli, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del write
+    monkeypatch.delenv("BROKERWQ_URL", raising=False)
+
+    answer = cli("queues", "ls")
+
+    assert answer.code == 2
+    assert "give --url or --app" in answer.err
+    assert list(tmp_path.iterdir()) == []
