@@ -132,7 +132,7 @@ class Dispatcher:
             self._finish(held, Verdict("release", "lost"))
         if not work.helds:
             return
-        if self._shared.instrumentation is not None:
+        if self._shared.instrumentation is not None and self._shared.detailed:
             self._announce(work, self._shared.instrumentation.emit)
         for ended in await execute(self._shared, work):
             self._finish(ended.held, self._verdict(ended, work), ended)
@@ -172,7 +172,8 @@ class Dispatcher:
     # -- settling -------------------------------------------------------------------------
 
     def _end(self, lane: Lane, held: Held, verdict: Verdict, ended: Ended | None = None) -> None:
-        if self._shared.instrumentation is not None:
+        is_news = self._shared.detailed or verdict.label != "done"
+        if is_news and self._shared.instrumentation is not None:
             message = held.delivery.message
             self._shared.instrumentation.emit(
                 JobEnded(

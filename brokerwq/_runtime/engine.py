@@ -87,6 +87,7 @@ class Engine:
             send_children=plan.send_children,
             request_exit=self.lifecycle.ask_stop,
             instrumentation=plan.instrumentation,
+            detailed=plan.detailed,
             state=state,
         )
         isolation = Isolation(self._lanes.values, plan.instrumentation)

@@ -29,7 +29,10 @@ Cause: TypeAlias = Literal["", "timeout", "lost", "stop"]
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """What one slot runs at a time: one message, or the messages of one batch call."""
+    """What one slot runs at a time: one message, or the messages of one batch call.
+
+    ``pause`` is how long its messages stay away should they be put back unrun.
+    """
 
     route: Route
     helds: list[Held]
@@ -88,6 +91,7 @@ class Shared:
         send_children: Sends what a job enqueued, before it is acked.
         request_exit: A handler asked for the process to end, with this code.
         instrumentation: Put around each handler.
+        detailed: Whether even the start and the success of each job are told.
         stopping: The runner stops.
         aborting: The slots themselves are being cancelled.
         state: What the application's lifespan gave.
@@ -99,6 +103,7 @@ class Shared:
     send_children: Callable[[Sequence[Child]], Awaitable[None]]
     request_exit: Callable[[int], object]
     instrumentation: Instrumentation | None = None
+    detailed: bool = False
     stopping: bool = False
     aborting: bool = False
     state: Any = None
@@ -173,7 +178,7 @@ def _decode(route: Route, job: Job) -> tuple[object, str]:
         return route.decode(job.message), ""
     except EnvelopeError as error:
         return None, str(error) or "the body cannot be read"
-    except Exception as error:  # noqa: BLE001 -- a validator is user code: a bad body, not a bug
+    except BaseException as error:  # noqa: BLE001 -- a validator is user code: a bad body, no bug
         return None, f"{type(error).__qualname__} while reading the body"
 
 

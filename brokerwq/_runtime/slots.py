@@ -195,15 +195,15 @@ class Slots:
 
     def _swept(self) -> None:
         self._sweep = None
-        crowded = [work for waiting in self._capped.values() for work in self._overdue(waiting)]
-        self._capped_count -= len(crowded)
-        for work in crowded:
-            work.pause = _CROWDED_SECONDS
         stale = self._overdue(self._ready)
         if stale:
             self._job_seconds = max(self._job_seconds or 0.0, _STALE_SECONDS)
         for work in stale:
             self._release_cap(work.route)
+        crowded = [work for waiting in self._capped.values() for work in self._overdue(waiting)]
+        self._capped_count -= len(crowded)
+        for work in crowded:
+            work.pause = _CROWDED_SECONDS
         waiting = [*self._ready, *(work for each in self._capped.values() for work in each)]
         if waiting:
             self._arm_sweep(min(work.put_at for work in waiting))
