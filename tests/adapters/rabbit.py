@@ -15,6 +15,8 @@ from urllib.parse import quote
 import aiormq
 import pytest
 from aiormq.abc import AbstractChannel, DeliveredMessage
+from brokerwq_rabbitmq.driver import RabbitDriver
+from brokerwq_rabbitmq.settings import parse_url
 from pamqp.commands import Basic
 
 from brokerwq.clock import SYSTEM_CLOCK
@@ -30,8 +32,6 @@ from brokerwq.testing.servers import (
     native_node,
     shared_rabbitmq,
 )
-from brokerwq_rabbitmq.driver import RabbitDriver
-from brokerwq_rabbitmq.settings import parse_url
 
 T = TypeVar("T")
 RELEASES: tuple[Release, ...] = ("3.10", "4.3")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from brokerwq_rabbitmq.settings import parse_url
 
 from brokerwq.driver.registry import find_adapter
 from brokerwq.errors import ConfigError
-from brokerwq_rabbitmq.settings import parse_url
 
 
 def test_a_url_names_everything() -> None:

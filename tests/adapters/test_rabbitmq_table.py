@@ -7,11 +7,6 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from pamqp import header
-from pamqp.commands import Basic
-
 from brokerwq_rabbitmq.table import (
     Properties,
     decode_properties,
@@ -21,6 +16,10 @@ from brokerwq_rabbitmq.table import (
     text_of,
     value_of,
 )
+from hypothesis import given
+from hypothesis import strategies as st
+from pamqp import header
+from pamqp.commands import Basic
 
 
 def table(*entries: bytes) -> bytes:

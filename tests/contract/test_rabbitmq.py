@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import ClassVar
 
 import pytest
+from brokerwq_rabbitmq.driver import RabbitDriver
 
 from brokerwq.driver import Driver
 from brokerwq.testing import Harness
 from brokerwq.testing.pytest_suite import ConformanceSuite
 from brokerwq.testing.servers import Release, TcpProxy
-from brokerwq_rabbitmq.driver import RabbitDriver
 from tests.adapters.rabbit import place_of, server_or_skip, url_through
 
 
