@@ -69,6 +69,7 @@ class Intake:
         self._buffer: deque[Held] = deque()
         self._stirred = asyncio.Event()
         self._failure: DriverError | None = None
+        self._sets_timeout = True
         self._starved_since: float | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.consumer_timeout = settings.consumer_timeout
@@ -86,9 +87,19 @@ class Intake:
         Raises:
             DriverError: the queue is missing, or the broker is.
         """
+        try:
+            await self._start()
+        except DriverError as exc:
+            if not self._sets_timeout or "x-consumer-timeout" not in str(exc.__cause__):
+                raise
+            # From 4.3 on a classic queue has no timeout, and refuses to be given one.
+            self._sets_timeout = False
+            await self._start()
+
+    async def _start(self) -> None:
         channel = await self._link.channel(confirms=False)
         lane = Lane(channel, self._clock, self._on_arrival, self._on_end)
-        timeout = self._settings.consumer_timeout if self._link.has_consumer_timeout else None
+        sets_timeout = self._sets_timeout and self._link.has_consumer_timeout
         self._failure = None
         self._lane = lane
         try:
@@ -96,7 +107,7 @@ class Intake:
                 lane.consume(
                     self._source.name,
                     self._prefetch,
-                    consumer_timeout=timeout,
+                    consumer_timeout=self._settings.consumer_timeout if sets_timeout else None,
                     rpc_timeout=self._settings.rpc_timeout,
                 )
             )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -31,7 +32,7 @@ _INEQUIVALENT: Final = re.compile(
     re.DOTALL,
 )
 _VALUE: Final = re.compile(
-    r"(?:the value )?'(?P<text>.*)'(?: of type '(?P<type>\w+)')?$", re.DOTALL
+    r"(?:the value )?'(?P<text>.*?)'(?: of type '(?P<type>\w+)')?$", re.DOTALL
 )
 
 _INTEGERS: Final = frozenset(
@@ -221,7 +222,7 @@ def policy_command(wanted: QueuePlan) -> str:
     """
     values = {key: value for name, value in wanted.arguments.items() if (key := _policy_key(name))}
     pattern = f"^{re.escape(wanted.name)}$"
-    return (
-        f"rabbitmqctl set_policy --apply-to queues {wanted.name!r} {pattern!r} "
-        f"'{json.dumps(values)}'"
+    return shlex.join(
+        ["rabbitmqctl", "set_policy", "--apply-to", "queues", wanted.name, pattern]
+        + [json.dumps(values)]
     )
