@@ -59,6 +59,8 @@ def to_connect_error(
         return AuthenticationError(f"RabbitMQ at {place} refuses the user name or password")
     if isinstance(cause, ssl.SSLError):
         return _tls_error(cause, place)
+    if isinstance(cause, NotAmqpError) and cause.speaks_tls:
+        return speaks_tls(place)
     if isinstance(cause, NotAmqpError):
         return ProtocolError(f"{place} does not speak AMQP 0-9-1: {cause}")
     if close_reason is not None and close_reason[0] in (_NOT_ALLOWED, _ACCESS_REFUSED):

@@ -28,8 +28,19 @@ _END = b"\xce"
 _LIMIT = 2**16
 
 
+_TLS_ALERT = b"\x15\x03"
+
+
 class NotAmqpError(ConnectionError):
-    """What answers does not speak AMQP 0-9-1."""
+    """What answers does not speak AMQP 0-9-1.
+
+    Attributes:
+        speaks_tls: It answered with a TLS alert.
+    """
+
+    def __init__(self, first: bytes) -> None:
+        super().__init__(f"the first bytes are {first!r}")
+        self.speaks_tls = first.startswith(_TLS_ALERT)
 
 
 class FrameReader(asyncio.StreamReader):
@@ -66,8 +77,7 @@ class FrameReader(asyncio.StreamReader):
         head = await super().readexactly(7)
         if not self._is_greeted:
             if head[0] != _METHOD and not head.startswith(b"AMQP"):
-                msg = f"the first bytes are {head!r}"
-                raise NotAmqpError(msg)
+                raise NotAmqpError(head)
             self._is_greeted = True
         if head[0] not in _FRAME_TYPES:
             return head

@@ -34,11 +34,17 @@ _is_ours: ContextVar[bool] = ContextVar("brokerwq_rabbitmq_is_ours", default=Fal
 
 def _to_debug(record: logging.LogRecord) -> bool:
     # The client logs each lost connection at ERROR, several times. The core reports it once,
-    # with what it does about it. Tasks of our connections inherit the variable.
-    if not _is_ours.get() or record.levelno <= logging.DEBUG:
+    # with what it does about it. Tasks of our connections inherit the variable; what is called
+    # from elsewhere names the channel.
+    if record.levelno <= logging.DEBUG or not (_is_ours.get() or _names_ours(record.args)):
         return True
     record.levelno, record.levelname = logging.DEBUG, "DEBUG"
     return logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
+
+
+def _names_ours(arguments: object) -> bool:
+    named: tuple[object, ...] = arguments if isinstance(arguments, tuple) else ()
+    return any(isinstance(getattr(each, "connection", None), _Connection) for each in named)
 
 
 for _name in ("aiormq.connection", "aiormq.channel", "aiormq.connection.marshall"):
