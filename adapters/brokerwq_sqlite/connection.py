@@ -165,10 +165,11 @@ class Connection:
         of a reboot; one that is above it leaves at most the rest of each lease to wait for.
         """
         boot = _boot_id()
-        now = self._clock.now()
         # Also the proof, at once, that the file can be written to.
         self.sqlite.execute("BEGIN IMMEDIATE")
         try:
+            # Read before the lock was ours, it could be below what another process has seen.
+            now = self._clock.now()
             known, seen = self.sqlite.execute("SELECT boot, seen FROM machine").fetchone()
             if known != boot or now < seen:
                 self.sqlite.execute(

@@ -70,11 +70,14 @@ class Lab:
     def is_sound(self) -> bool:
         return self.sql("PRAGMA integrity_check") == [("ok",)]
 
-    def start(self, program: str, *arguments: str) -> subprocess.Popen[str]:
+    def start(
+        self, program: str, *arguments: str, stdin: int | None = None
+    ) -> subprocess.Popen[str]:
         """Run ``program`` in another process; its ``argv`` is the URL and ``arguments``."""
         code = NEW_DRIVER + textwrap.dedent(program)
         return subprocess.Popen(
             [sys.executable, "-c", code, self.url, *arguments],
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
