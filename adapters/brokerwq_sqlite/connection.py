@@ -165,19 +165,21 @@ class Connection:
         of a reboot; one that is above it leaves at most the rest of each lease to wait for.
         """
         boot = _boot_id()
-        # Also the proof, at once, that the file can be written to.
         self.sqlite.execute("BEGIN IMMEDIATE")
         try:
             # Read before the lock was ours, it could be below what another process has seen.
             now = self._clock.now()
             known, seen = self.sqlite.execute("SELECT boot, seen FROM machine").fetchone()
-            if known != boot or now < seen:
+            # A process that cannot read the name, in a container say, must not end the leases
+            # of those that can.
+            if (known and boot and known != boot) or now < seen:
                 self.sqlite.execute(
                     "UPDATE message SET state = ?, at = ?, token = NULL "
                     "WHERE queue IN (SELECT id FROM queue) AND state = ?",
                     (READY, self._clock.utcnow().timestamp(), LEASED),
                 )
-                self.sqlite.execute("UPDATE machine SET boot = ?, seen = ?", (boot, now))
+            # Written in any case, so that a file that cannot be written to is found out now.
+            self.sqlite.execute("UPDATE machine SET boot = ?, seen = ?", (boot or known, now))
             self.sqlite.execute("COMMIT")
         except BaseException:
             if self.sqlite.in_transaction:

@@ -346,11 +346,35 @@ async def test_a_read_only_file_system_is_refused_naming_the_file(small_disk: Pa
         await lab.build().open()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write to everything")
 async def test_a_read_only_file_is_refused_naming_it(lab: Lab) -> None:
     async with lab.driver():
         pass
     lab.path.chmod(0o444)
+    skip_where_everything_is_allowed(lab.path)
 
     with pytest.raises(PermissionDeniedError, match=f"{lab.path}.*may only be read"):
         await lab.build().open()
+
+
+async def test_a_read_only_folder_is_refused_naming_it(tmp_path: Path) -> None:
+    lab = Lab(tmp_path / "folder" / "jobs.db")
+    lab.path.parent.mkdir(mode=0o555)
+    skip_where_everything_is_allowed(lab.path.parent)
+
+    with pytest.raises(PermissionDeniedError, match=r"the folder .*/folder may only be read"):
+        await lab.build().open()
+
+
+async def test_a_file_that_may_not_be_read_is_refused_naming_it(lab: Lab) -> None:
+    async with lab.driver():
+        pass
+    lab.path.chmod(0o000)
+    skip_where_everything_is_allowed(lab.path)
+
+    with pytest.raises(PermissionDeniedError, match=f"{lab.path}.*may not be read"):
+        await lab.build().open()
+
+
+def skip_where_everything_is_allowed(path: Path) -> None:
+    if os.access(path, os.W_OK):
+        pytest.skip("root may write to everything")

@@ -136,6 +136,17 @@ async def test_a_boot_of_another_name_ends_every_lease(lab: Lab) -> None:
         assert ids(await consumer.claim(1, 0)) == ["1"]
 
 
+async def test_a_boot_without_a_name_is_not_taken_for_another_one(lab: Lab) -> None:
+    clock = FakeClock()
+    async with lab.consumer(lease=3600, clock=clock) as (driver, consumer):
+        await send(driver, "1")
+        await consumer.claim(1, 0)
+    lab.sql("UPDATE machine SET boot = ''")
+
+    async with lab.consumer(clock=clock) as (_, consumer):
+        assert not await consumer.claim(1, 0)
+
+
 async def test_another_process_of_the_same_boot_respects_the_lease(lab: Lab) -> None:
     clock = FakeClock()
     async with (
