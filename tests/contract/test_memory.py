@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 
 import pytest
 
+from brokerwq.driver import Driver
 from brokerwq.testing import FakeClock, Harness
 from brokerwq.testing.pytest_suite import ConformanceSuite
 
@@ -18,7 +20,10 @@ def harness() -> Harness:
     async def restart() -> None:
         lives.append(Harness.from_url("memory://", clock=clock))
 
-    return replace(lives[0], connect=lambda: lives[-1].connect(), restart=restart)
+    def connect() -> AbstractAsyncContextManager[Driver]:
+        return lives[-1].connect()
+
+    return replace(lives[0], connect=connect, restart=restart)
 
 
 class TestMemory(ConformanceSuite):
