@@ -13,7 +13,7 @@ from hashlib import blake2b
 from itertools import islice
 
 from brokerwq.clock import SYSTEM_CLOCK, Clock
-from brokerwq.driver import Delivery, Driver, Results, dead_letter_name
+from brokerwq.driver import Delivery, Driver, QueueSpec, Results, dead_letter_name
 from brokerwq.durations import positive_seconds
 from brokerwq.errors import (
     ConfigError,
