@@ -141,7 +141,12 @@ class Intake:
                 rest = min(rest, _STARVED_SECONDS)
             with move_on_after(self._clock, rest):
                 await self._stirred.wait()
-        await self._check_silence()
+        # A claim that does not wait asks for a round trip, so that what is on its way can come.
+        lane = self._lane
+        if lane is not None and (wait <= 0 or self._link.silence >= _PING_AFTER):
+            # A connection that only swallows looks like an idle queue until the heartbeat
+            # gives out.
+            await self.ping(lane)
         return self._take(max_items)
 
     async def _is_starved(self, wanted: int) -> bool:
@@ -176,13 +181,6 @@ class Intake:
             if held.is_ours:
                 taken.append(held)
         return taken
-
-    async def _check_silence(self) -> None:
-        # A connection that only swallows looks like an idle queue until the heartbeat gives
-        # out.
-        lane = self._lane
-        if lane is not None and self._link.silence >= _PING_AFTER:
-            await self.ping(lane)
 
     async def ping(self, lane: Lane) -> None:
         """Make sure that the broker still answers on ``lane``.

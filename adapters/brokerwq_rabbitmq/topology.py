@@ -223,6 +223,8 @@ def policy_command(wanted: QueuePlan) -> str:
     values = {key: value for name, value in wanted.arguments.items() if (key := _policy_key(name))}
     pattern = f"^{re.escape(wanted.name)}$"
     return shlex.join(
-        ["rabbitmqctl", "set_policy", "--apply-to", "queues", wanted.name, pattern]
-        + [json.dumps(values)]
+        [
+            *("rabbitmqctl", "set_policy", "--apply-to", "queues"),
+            *(wanted.name, pattern, json.dumps(values)),
+        ]
     )

@@ -27,7 +27,14 @@ _ERLANG = (
     "-kernel inet_dist_use_interface {127,0,0,1} +S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none"
 )
 # The node ends when this process does, however that ends: the pipe on its input breaks.
-_WATCH = '"$@" </dev/null & node=$!; cat >/dev/null; kill -TERM $node 2>/dev/null; wait $node'
+_WATCH = """
+"$@" </dev/null & node=$!
+exec 3<&0
+{ cat <&3 >/dev/null; kill -TERM $node 2>/dev/null; } & watch=$!
+wait $node; code=$?
+kill $watch 2>/dev/null
+exit $code
+"""
 _INSIDE = (
     "mount --make-rprivate / && mount -t proc proc {root}/proc && mount --bind /dev {root}/dev"
     " && mount --bind {folder} {root}{inside} && exec chroot {root} "
