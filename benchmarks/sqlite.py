@@ -93,7 +93,7 @@ def huey_of(path: Path) -> tuple[Any, Any]:
 
     huey: Any = SqliteHuey(filename=str(path), fsync=True, results=False)
 
-    @huey.task()
+    @huey.task()  # type: ignore[untyped-decorator]
     def thumbnail(key: str, width: int = 256) -> None:
         pass
 
