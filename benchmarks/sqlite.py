@@ -89,7 +89,7 @@ def brokerwq_drain(path: Path, items: int) -> dict[str, float]:
 
 
 def huey_of(path: Path) -> tuple[Any, Any]:
-    from huey import SqliteHuey
+    from huey import SqliteHuey  # pyright: ignore[reportMissingTypeStubs]
 
     huey: Any = SqliteHuey(filename=str(path), fsync=True, results=False)
 
