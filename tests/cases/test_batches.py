@@ -281,16 +281,21 @@ async def test_what_is_stale_elsewhere_does_not_empty_a_batch_that_fills(place: 
     app = place.app()
     batches: list[int] = []
 
-    @app.worker("slow")
-    async def slow(*, n: int) -> None:
-        await place.clock.sleep(0 if n < 50 else 5)
+    @app.worker("slow", slots=1)
+    async def slow() -> None:
+        await place.clock.sleep(10)
 
-    @app.worker("batched", batch=10, batch_wait=8)
+    @app.worker("slow")
+    async def other() -> None:
+        pass
+
+    @app.worker("batched", batch=10, batch_wait=3)
     async def work(numbers: list[int]) -> None:
         batches.append(len(numbers))
 
-    await slow.enqueue_many([slow.call(n=n) for n in range(80)])
-    async with place.running(app, slots=2, grace=0):
+    await slow.enqueue_many([slow.call() for _ in range(9)])
+    async with place.running(app, slots=3, grace=0):
+        await place.passes(0.1)
         await work.enqueue_many(range(5))
         await place.until(lambda: batches, step=0.5)
     assert batches == [5]
