@@ -7,7 +7,7 @@ import logging
 import ssl
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, cast
 
 import aiormq
 from aiormq.channel import Channel
@@ -43,7 +43,7 @@ def _to_debug(record: logging.LogRecord) -> bool:
 
 
 def _names_ours(arguments: object) -> bool:
-    named: tuple[object, ...] = arguments if isinstance(arguments, tuple) else ()
+    named = cast("tuple[object, ...]", arguments) if isinstance(arguments, tuple) else ()
     return any(isinstance(getattr(each, "connection", None), _Connection) for each in named)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 from brokerwq import App, Job, Retry, RetryPolicy
@@ -21,7 +22,7 @@ URL, QUEUE, FILE, MAX_ATTEMPTS, SLOTS, SECONDS, PLAN = sys.argv[1:8]
 def note(*words: object) -> None:
     # One write of one line: what a crash follows must be on record.
     line = " ".join(map(str, (*words, os.getpid()))) + "\n"
-    with open(FILE, "ab", buffering=0) as record:
+    with Path(FILE).open("ab", buffering=0) as record:
         record.write(line.encode())
 
 

@@ -29,9 +29,9 @@ async def outage(proxy: TcpProxy) -> AsyncGenerator[None]:
 
 async def cut(driver: Driver) -> None:
     assert isinstance(driver, RabbitDriver)
-    for link in (driver._consuming, driver._publishing):
-        if link._transport is not None:
-            link._transport.abort()
+    for link in (driver._consuming, driver._publishing):  # pyright: ignore[reportPrivateUsage]
+        if link._transport is not None:  # pyright: ignore[reportPrivateUsage]
+            link._transport.abort()  # pyright: ignore[reportPrivateUsage]
     await asyncio.sleep(0.05)
 
 
@@ -62,3 +62,8 @@ class TestRabbit310(Conformance):
 
 class TestRabbit43(Conformance):
     release = "4.3"
+
+
+@pytest.mark.slow
+class TestRabbit40(Conformance):
+    release = "4.0"
