@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -72,6 +72,7 @@ class Intake:
         self._sets_timeout = True
         self._starved_since: float | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._questions: set[asyncio.Task[Any]] = set()
         self.consumer_timeout = settings.consumer_timeout
         self.is_quiesced = False
         self.is_closed = False
@@ -307,13 +308,22 @@ class Intake:
         )
         self._stirred.set()
 
-    async def _asked(self, question: Awaitable[_T]) -> _T:
+    async def _asked(self, question: Coroutine[Any, Any, _T]) -> _T:
+        # Shielded: the client closes a channel when a question on it is cancelled.
+        asking = asyncio.get_running_loop().create_task(question)
+        self._questions.add(asking)
+        asking.add_done_callback(self._on_asked)
         try:
-            return await question
+            return await asyncio.shield(asking)
         except (Exception, asyncio.CancelledError) as exc:
             if isinstance(exc, asyncio.CancelledError) and not is_stray_cancellation(exc):
                 raise
             raise to_driver_error(exc, queue=self._source.name, place=self._link.place) from exc
+
+    def _on_asked(self, asking: asyncio.Task[Any]) -> None:
+        self._questions.discard(asking)
+        if not asking.cancelled():
+            asking.exception()  # for a caller that was cancelled meanwhile
 
     def error_of(self, exc: BaseException) -> DriverError:
         """``exc`` as one of ours."""
