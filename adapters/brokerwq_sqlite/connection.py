@@ -139,7 +139,7 @@ class Connection:
 
     def _connect(self, mode: str) -> sqlite3.Connection:
         return sqlite3.connect(
-            f"file:{quote(self.path)}?mode={mode}",
+            f"file:{quote(os.fsencode(self.path))}?mode={mode}",
             uri=True,
             timeout=self._settings.busy_timeout,
             isolation_level=None,
