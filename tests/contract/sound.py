@@ -41,6 +41,7 @@ from brokerwq.errors import (
 from brokerwq.message import DeadLetterNote, Message
 from brokerwq.testing import FakeClock, Harness
 from brokerwq.testing.faults import Faults, FaultyConsumer, FaultyDriver
+from tests.contract.sound_push import PushedConsumer
 
 FOREVER = 10**10
 
@@ -263,6 +264,8 @@ class SoundConsumer(FaultyConsumer):
             self.held.clear()
             with contextlib.suppress(DriverError):
                 await self.inner.release(held, [0.0] * len(held))
+                if isinstance(self.inner, PushedConsumer):
+                    await self.inner.lose()
 
     async def aclose(self) -> None:
         await self.cut()
@@ -301,7 +304,8 @@ class SoundDriver(FaultyDriver):
             await consumer.cut()
 
     async def aclose(self) -> None:
-        await self.cut()
+        for consumer in self.consumers:
+            await consumer.aclose()
         await super().aclose()
 
     async def send(
@@ -329,7 +333,10 @@ class SoundDriver(FaultyDriver):
             raise UnsupportedError("too long")
         asked = FOREVER if self.broker.can.lease is Lease.CONNECTION else lease
         inner = await super().consume(queue, lease=asked, prefetch=prefetch)
-        return self.adopt(inner, queue, inner.lease if lease is None else lease)
+        lease = inner.lease if lease is None else lease
+        if self.broker.can.lease is Lease.CONNECTION:
+            inner = PushedConsumer(inner, prefetch, self.broker.clock)
+        return self.adopt(inner, queue, lease)
 
     def wrap(self, consumer: Consumer) -> Consumer:
         return consumer
