@@ -1,0 +1,1 @@
+"""Brokers for tests and trials: found, started and stopped by the program that needs them."""
