@@ -1,3 +1,43 @@
 """brokerwq: one work queue over SQLite, RabbitMQ and Amazon SQS."""
 
-__version__ = "0.1.0"
+from brokerwq.app import App
+from brokerwq.backoff import RetryPolicy
+from brokerwq.broker import Broker, connect
+from brokerwq.claimer import Claimer
+from brokerwq.driver.protocol import Delivery, QueueSpec, QueueStats
+from brokerwq.errors import BrokerwqError, EnqueueError
+from brokerwq.job import Job
+from brokerwq.message import DeadLetterNote, Message
+from brokerwq.middleware import Middleware, Next
+from brokerwq.outcomes import DeadLetter, Discard, Done, Outcome, Retry, Snooze
+from brokerwq.reports import RunReport, SendReport
+from brokerwq.runner import Runner
+from brokerwq.version import __version__
+
+__all__ = [
+    "App",
+    "Broker",
+    "BrokerwqError",
+    "Claimer",
+    "DeadLetter",
+    "DeadLetterNote",
+    "Delivery",
+    "Discard",
+    "Done",
+    "EnqueueError",
+    "Job",
+    "Message",
+    "Middleware",
+    "Next",
+    "Outcome",
+    "QueueSpec",
+    "QueueStats",
+    "Retry",
+    "RetryPolicy",
+    "RunReport",
+    "Runner",
+    "SendReport",
+    "Snooze",
+    "__version__",
+    "connect",
+]

@@ -51,14 +51,7 @@ class RetryPolicy:
     on: Mapping[type[BaseException], Rule] = field(default_factory=_no_rules)
 
     def __post_init__(self) -> None:
-        attempts: object = self.max_attempts
-        if (
-            not isinstance(attempts, int)
-            or isinstance(attempts, bool)
-            or not 1 <= attempts <= MAX_ATTEMPTS_LIMIT
-        ):
-            msg = f"max_attempts must be 1 to {MAX_ATTEMPTS_LIMIT}, not {attempts!r:.200}"
-            raise ConfigError(msg)
+        _check_attempts(self.max_attempts)
         object.__setattr__(self, "base", seconds_of(self.base, "base"))
         if float(self.base) < 0:  # type: ignore[arg-type]
             msg = f"base must be 0 seconds or more, not {self.base!r}"
@@ -96,6 +89,15 @@ class RetryPolicy:
             rule = self.on.get(cls)
             if rule is None:
                 continue
-            outcome = rule if isinstance(rule, Outcome) else rule(error)  # type: ignore[arg-type]
-            return outcome
+            return rule if isinstance(rule, Outcome) else rule(error)
         return Retry()
+
+
+def _check_attempts(attempts: object) -> None:
+    if (
+        not isinstance(attempts, int)
+        or isinstance(attempts, bool)
+        or not 1 <= attempts <= MAX_ATTEMPTS_LIMIT
+    ):
+        msg = f"max_attempts must be 1 to {MAX_ATTEMPTS_LIMIT}, not {attempts!r:.200}"
+        raise ConfigError(msg)

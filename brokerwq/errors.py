@@ -6,7 +6,10 @@ decided where the broker's own error is seen, and carried as ``retryable``.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from brokerwq.reports import SendReport
 
 
 class BrokerwqError(Exception):
@@ -23,6 +26,18 @@ class AdapterMissingError(ConfigError):
 
 class PayloadError(BrokerwqError, ValueError):
     """A payload cannot be turned into a body; nothing was sent."""
+
+
+class EnqueueError(BrokerwqError):
+    """Some of what ``enqueue_many`` was given was not confirmed; the rest was sent.
+
+    Attributes:
+        report: How many were sent, and which failed with which error.
+    """
+
+    def __init__(self, report: SendReport) -> None:
+        super().__init__(str(report))
+        self.report = report
 
 
 class EnvelopeError(BrokerwqError, ValueError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from brokerwq.driver.protocol import Delivery, QueueStats
 
@@ -58,6 +58,7 @@ class JobEnded(Event):
         seconds: Time in the handler; 0 where it was never called.
         error_type: Class name of the exception; empty without one.
         reason: More words, where there are any.
+        error: The exception itself, for its traceback.
     """
 
     queue: str
@@ -69,6 +70,7 @@ class JobEnded(Event):
     seconds: float
     error_type: str = ""
     reason: str = ""
+    error: BaseException | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,27 +166,57 @@ Listener: TypeAlias = Callable[[Event], object]
 """Called on the loop or on the I/O thread; must be quick and must not raise."""
 
 
+@runtime_checkable
 class Instrumentation(Protocol):
-    """Spans around what the core does; see ``brokerwq.telemetry`` for the one that ships."""
+    """Spans around what the core does; see ``brokerwq.telemetry`` for the one that ships.
+
+    Each context manager is entered and left once, in one task. It must be quick, must not
+    raise on its own account, and must not swallow what the block raises:
+    ``brokerwq.telemetry.fan_out`` sees to that for one that may not keep to it.
+    """
 
     def emit(self, event: Event, /) -> None:
-        """Note an event."""
+        """Note an event. Called on the loop or on the I/O thread, inside a block or not."""
         ...
 
     def sending(
-        self, queue: str, type_: str, count: int, /
+        self, queue: str, type_: str, count: int, message_id: str = "", /
     ) -> AbstractContextManager[Mapping[str, str]]:
-        """Surround a send; yields the headers that carry the trace context."""
+        """Surround a send; yields the headers that carry the trace context.
+
+        They belong into each of the ``count`` messages, below the sender's own headers: what
+        a caller set himself stays. A message that is sent on (a retry, a dead letter, a
+        redrive, a move to another broker) keeps the headers it has.
+
+        Args:
+            queue: Where it goes.
+            type_: The messages' type; empty if they differ.
+            count: How many.
+            message_id: Id of the message if it is one; empty otherwise.
+        """
         ...
 
     def processing(
-        self, deliveries: Sequence[Delivery], type_: str, attempt: int, /
+        self,
+        deliveries: Sequence[Delivery],
+        type_: str,
+        attempt: int,
+        cause: Callable[[], str] = str,
+        /,
     ) -> AbstractContextManager[None]:
-        """Surround the handler, its context current inside; an exception marks the span."""
+        """Surround the handler, its context current inside; an exception marks the span.
+
+        Args:
+            deliveries: The message, or the messages of a batch.
+            type_: The worker's name.
+            attempt: Number of the attempt; of a batch the first message's.
+            cause: Asked when the handler was cancelled: ``timeout``, ``lost`` or ``stop``;
+                empty where it was not the runner that did it.
+        """
         ...
 
     def settling(
         self, queue: str, operation: str, deliveries: Sequence[Delivery], /
     ) -> AbstractContextManager[None]:
-        """Surround one batched settle."""
+        """Surround one batched settle: ``ack``, ``release``, ``put_back``, ``dead_letter``."""
         ...

@@ -11,6 +11,11 @@ from datetime import datetime
 from hashlib import blake2b
 
 _NO_HEADERS: dict[str, str] = {}
+_NO_RAW: dict[str, object] = {}
+
+
+def _no_raw() -> Mapping[str, object]:
+    return _NO_RAW
 
 
 def _no_headers() -> Mapping[str, str]:
@@ -69,6 +74,8 @@ class Message:
         unknown_since: When a runner first met it without knowing its type.
         snoozed: Seconds it has been snoozed in all.
         dead: Why it is, or was, in a dead-letter queue.
+        raw: Every native property and header of a foreign message, with its own type. Not
+            part of the envelope: the adapter that read it keeps it on a copy.
     """
 
     id: str
@@ -87,6 +94,7 @@ class Message:
     unknown_since: datetime | None = None
     snoozed: float = 0.0
     dead: DeadLetterNote | None = None
+    raw: Mapping[str, object] = field(default_factory=_no_raw)
 
 
 _pool = b""

@@ -30,10 +30,6 @@ class Bridge(Protocol):
         """Call ``callback(*args)`` on the handlers' loop; for use on the I/O loop."""
         ...
 
-    def ping(self, answer: Callable[[], object], /) -> None:
-        """Have the handlers' loop call ``answer`` in its own thread, as soon as it turns."""
-        ...
-
     async def aclose(self) -> None:
         """End the I/O loop; every call must have ended."""
         ...
@@ -57,10 +53,6 @@ class InlineBridge:
     def notify(self, callback: Callable[..., object], /, *args: Any) -> None:
         """See ``Bridge.notify``."""
         asyncio.get_running_loop().call_soon(callback, *args)
-
-    def ping(self, answer: Callable[[], object], /) -> None:
-        """See ``Bridge.ping``."""
-        answer()
 
     async def aclose(self) -> None:
         """See ``Bridge.aclose``."""
@@ -87,10 +79,6 @@ class ThreadBridge:
         """See ``Bridge.notify``."""
         with contextlib.suppress(RuntimeError):  # the handlers' loop has been closed
             self._home.call_soon_threadsafe(callback, *args)
-
-    def ping(self, answer: Callable[[], object], /) -> None:
-        """See ``Bridge.ping``."""
-        self.notify(answer)
 
     async def aclose(self) -> None:
         """See ``Bridge.aclose``."""

@@ -156,7 +156,7 @@ def _job(shared: Shared, route: Route, held: Held, deadline: float | None) -> Jo
     return Job(
         message=delivery.message,
         queue=delivery.queue,
-        attempt=delivery.message.attempts + delivery.receives,
+        attempt=delivery.attempt,
         max_attempts=route.retry.max_attempts,
         port=_Port(shared, held),
         raw=delivery.raw,
@@ -180,39 +180,11 @@ async def _run(
     payloads: list[object],
     deadline: float | None,
 ) -> list[Ended]:
-    clock = shared.clock
-    started = clock.now()
-    answer: object = None
-    error: BaseException | None = None
-    timer = None
-    if deadline is not None:
-        timer = clock.call_at(deadline, lambda: work.cancel("timeout"))
-    scope = work.scope = anyio.CancelScope()
-    for held in work.helds:
-        held.on_lost = work.lose
-        if held.is_reported_lost:
-            work.lose(held)
-    if work.cause:
-        scope.cancel()
-    finished = False
-    try:
-        with scope:
-            answer = await _call(shared, work, jobs, payloads)
-            finished = True
-    except BaseException as raised:
-        if shared.aborting:
-            raise
-        _uncancel()
-        error = raised
-    finally:
-        if timer is not None:
-            timer.cancel()
-        for held in work.helds:
-            held.on_lost = None
-        work.scope = None
+    started = shared.clock.now()
+    answer, error, finished = await _run_in_scope(shared, work, jobs, payloads, deadline)
     if finished:
-        work.cause = ""
-    seconds = clock.now() - started
+        work.cause = ""  # done is done, though it was told to stop just then
+    seconds = shared.clock.now() - started
     outcomes = _outcomes(shared, work, answer, error, finished=finished)
     if any(isinstance(outcome, Done) for outcome in outcomes):
         outcomes, error = await _send_children(shared, jobs, outcomes, error)
@@ -229,6 +201,45 @@ async def _run(
         )
         for held, outcome in zip(work.helds, outcomes, strict=True)
     ]
+
+
+async def _run_in_scope(
+    shared: Shared,
+    work: Work,
+    jobs: list[Job],
+    payloads: list[object],
+    deadline: float | None,
+) -> tuple[object, BaseException | None, bool]:
+    """The handler's answer, what it raised, and whether it came to its end."""
+    timer = None
+    if deadline is not None:
+        timer = shared.clock.call_at(deadline, lambda: work.cancel("timeout"))
+    scope = work.scope = anyio.CancelScope()
+    for held in work.helds:
+        held.on_lost = work.lose
+        if held.is_reported_lost:
+            work.lose(held)
+    if work.cause:
+        scope.cancel()
+    answer: object = None
+    error: BaseException | None = None
+    finished = False
+    try:
+        with scope:
+            answer = await _call(shared, work, jobs, payloads)
+            finished = True
+    except BaseException as raised:
+        if shared.aborting:
+            raise
+        _uncancel()
+        error = raised
+    finally:
+        if timer is not None:
+            timer.cancel()
+        for held in work.helds:
+            held.on_lost = None
+        work.scope = None
+    return answer, error, finished
 
 
 async def _call(shared: Shared, work: Work, jobs: list[Job], payloads: list[object]) -> object:
@@ -306,12 +317,13 @@ def _outcome_of_error(shared: Shared, route: Route, error: BaseException) -> Out
 
 def _without_lone_groups(error: BaseException) -> BaseException:
     # A task group wraps even a lone exception; what the handler meant is inside.
-    while isinstance(error, BaseExceptionGroup):
-        inside = cast("tuple[BaseException, ...]", error.exceptions)
+    inner = error
+    while isinstance(inner, BaseExceptionGroup):
+        inside = cast("tuple[BaseException, ...]", inner.exceptions)
         if len(inside) != 1:
-            break
-        error = inside[0]
-    return error
+            return error
+        inner = inside[0]
+    return inner
 
 
 def _error_behind(outcome: Outcome, error: BaseException | None) -> BaseException | None:

@@ -11,13 +11,14 @@ All of this runs on the I/O side of the bridge.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from brokerwq._runtime.bridge import Bridge
 from brokerwq.clock import Clock, Timer, move_on_after
-from brokerwq.driver.capabilities import Capabilities
+from brokerwq.driver.capabilities import Capabilities, Lease
 from brokerwq.driver.protocol import Consumer, Delivery
 from brokerwq.errors import CannotExtendError, DriverError, LeaseLostError
 from brokerwq.events import Event, LeaseLost, LeasesExtended
@@ -112,6 +113,7 @@ class LeaseKeeper:
         self.capabilities = capabilities
         self.lease = consumer.lease
         self.margin = margin_of(self.lease)
+        self._is_timed = capabilities.lease is Lease.TIMED
         self._clock = clock
         self._bridge = bridge
         self._heartbeat = heartbeat
@@ -151,10 +153,21 @@ class LeaseKeeper:
     def still_ours(self, held: Held, *, is_ack: bool) -> bool:
         """Whether a settle may be sent.
 
-        After the deadline nothing is, except an ack of finished work where the broker does
-        not fence: it may still save the work from being done again.
+        After the deadline nothing is, except an ack of finished work: where the broker does
+        not fence, since it may still save the work from being done again; and where the
+        connection is the lease, since while that lives nobody else can have the message.
         """
-        return not held.lost or (is_ack and not self.capabilities.fences)
+        return not held.lost or (is_ack and not (self.capabilities.fences and self._is_timed))
+
+    async def hand_back(self, helds: Sequence[Held]) -> None:
+        """Let others have what we no longer trust ourselves to hold.
+
+        A timed lease ends by itself. One that is the connection does not: the broker would
+        keep the message for us as long as we are connected.
+        """
+        if not self._is_timed:
+            with move_on_after(self._clock, self.lease), contextlib.suppress(DriverError):
+                await self.consumer.release([h.delivery for h in helds], [0.0] * len(helds))
 
     async def stop_beating(self, helds: Sequence[Held]) -> None:
         """No extension of ``helds`` is under way, and none follows.

@@ -127,6 +127,8 @@ class Settler:
     ) -> Sequence[DriverError | None]:
         keeper = self._keeper
         ours = [r for r in batch if keeper.still_ours(r.held, is_ack=operation == "ack")]
+        if len(ours) < len(batch):
+            await keeper.hand_back([r.held for r in batch if r not in ours])
         answers: dict[Settle, DriverError | None] = {}
         if ours:
             if operation != "ack":
@@ -232,7 +234,7 @@ class Settler:
         # spent, and the next claim comes straight back here.
         delivery = request.held.delivery
         message = delivery.message
-        spent = message.attempts + delivery.receives
+        spent = delivery.attempt
         mark = Mark(
             attempts=spent if request.verdict.counted else spent - 1,
             suspect=request.verdict.reason == "lost",

@@ -28,6 +28,7 @@ class Slots:
         read_ahead: Claim a little more than there are free slots while jobs are short. Only
             where an unstarted message can be put back without spending an attempt.
         stale: Given the messages that waited too long to be "soon".
+        crashed: Told if a slot itself fails, which only a bug of ours can cause.
     """
 
     def __init__(
@@ -38,12 +39,14 @@ class Slots:
         clock: Clock,
         read_ahead: bool,
         stale: Callable[[list[Work]], object],
+        crashed: Callable[[BaseException], object],
     ) -> None:
         self.total = total
         self._run = run
         self._clock = clock
         self._read_ahead = read_ahead
         self._stale = stale
+        self._crashed = crashed
         self._ready: deque[Work] = deque()
         self._capped: dict[Route, deque[Work]] = {}
         self._running_of: dict[Route, int] = {}
@@ -55,6 +58,7 @@ class Slots:
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._at_rest = asyncio.Event()
         self._at_rest.set()
+        self._closing = False
         self.running: set[Work] = set()
         self.reserved = 0
 
@@ -74,7 +78,7 @@ class Slots:
 
     async def wait_until_free(self) -> None:
         """Wait for room; those who wait are served in turn."""
-        while self._waiters or self.free < 1:
+        while not self._closing and (self._waiters or self.free < 1):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             try:
@@ -92,6 +96,14 @@ class Slots:
             if not waiter.done():
                 waiter.set_result(None)
                 return
+
+    def wake_all(self) -> None:
+        """Wake everybody who waits for room: there will be none."""
+        self._closing = True
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
 
     # -- work -----------------------------------------------------------------------------
 
@@ -121,11 +133,16 @@ class Slots:
             self.running.add(work)
             task = asyncio.get_running_loop().create_task(self._slot(work))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(self._slot_ended)
             return
         self._ready.append(work)
         if self._sweep is None:
             self._sweep = self._clock.call_at(work.put_at + _STALE_SECONDS, self._swept)
+
+    def _slot_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._crashed(error)
 
     async def _slot(self, work: Work) -> None:
         loop = asyncio.get_running_loop()

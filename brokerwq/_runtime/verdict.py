@@ -12,7 +12,6 @@ from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Literal, TypeAlias
 
-from brokerwq import __version__
 from brokerwq.backoff import RetryPolicy
 from brokerwq.driver.capabilities import Capabilities, UncountedReturn
 from brokerwq.driver.protocol import Delivery, Mark
@@ -26,6 +25,7 @@ from brokerwq.outcomes import (
     Retry,
     Snooze,
 )
+from brokerwq.version import __version__
 
 Operation: TypeAlias = Literal["ack", "release", "put_back", "dead_letter"]
 
@@ -79,7 +79,7 @@ class Judge:
     ) -> Verdict | None:
         """What must happen instead of running the handler; None to run it."""
         message = delivery.message
-        attempt = message.attempts + delivery.receives
+        attempt = delivery.attempt
         if delivery.defect:
             return self.undecodable(delivery, f"unreadable envelope: {delivery.defect}", now)
         if attempt > max_attempts:
@@ -96,7 +96,7 @@ class Judge:
 
     def undecodable(self, delivery: Delivery, problem: str, now: datetime) -> Verdict:
         """The message cannot be read, and trying again cannot help."""
-        note = self._note(delivery, "decode", attempts=_attempt(delivery), now=now, text=problem)
+        note = self._note(delivery, "decode", attempts=delivery.attempt, now=now, text=problem)
         return Verdict("dead_letter", "dead-lettered", counted=False, note=note, reason="decode")
 
     def unknown_type(self, delivery: Delivery, now: datetime) -> Verdict:
@@ -106,7 +106,7 @@ class Judge:
         if (now - since).total_seconds() >= self.unknown_after:
             text = f"no worker is registered for {message.type!r} on {delivery.queue!r}"
             note = self._note(
-                delivery, "unknown-type", attempts=_attempt(delivery) - 1, now=now, text=text
+                delivery, "unknown-type", attempts=delivery.attempt - 1, now=now, text=text
             )
             return Verdict(
                 "dead_letter", "dead-lettered", counted=False, note=note, reason="unknown-type"
@@ -137,13 +137,13 @@ class Judge:
         if isinstance(outcome, Discard):
             return Verdict("ack", "discarded", reason=outcome.reason)
         if isinstance(outcome, DeadLetter):
-            return self._given_up(delivery, outcome.reason, error, now)
+            return self.given_up(delivery, outcome.reason, error=error, now=now)
         if isinstance(outcome, Snooze):
             return self._snoozed(delivery, outcome, now)
-        attempt = _attempt(delivery)
+        attempt = delivery.attempt
         after, why = (outcome.after, outcome.reason) if isinstance(outcome, Retry) else (None, "")
         if attempt >= policy.max_attempts:
-            return self._given_up(delivery, label, error, now, why)
+            return self.given_up(delivery, label, error=error, now=now, text=why)
         delay = policy.wait_after(attempt) if after is None else after
         return self._failed(delivery, delay, policy, label, now)
 
@@ -151,19 +151,40 @@ class Judge:
         """The runner stops: back at once, for another one."""
         return self._put_back(0.0, _uncounted(delivery), "cancelled", now)
 
+    def given_up(
+        self,
+        delivery: Delivery,
+        reason: str,
+        *,
+        now: datetime,
+        error: BaseException | None = None,
+        text: str = "",
+    ) -> Verdict:
+        """To the dead-letter queue, for ``reason``."""
+        attempts = delivery.attempt
+        note = self._note(delivery, reason, attempts=attempts, now=now, error=error, text=text)
+        return Verdict("dead_letter", "dead-lettered", note=note, reason=reason)
+
+    def returned(self, delivery: Delivery, delay: float, *, now: datetime) -> Verdict:
+        """Back after ``delay`` seconds, counted as an attempt."""
+        if delay <= self.capabilities.max_release_delay:
+            return Verdict("release", "failed", delay=delay)
+        mark = Mark(attempts=delivery.attempt, snoozed=delivery.message.snoozed)
+        return self._put_back(delay, mark, "failed", now, counted=True)
+
     # -- pieces ---------------------------------------------------------------------------
 
     def _snoozed(self, delivery: Delivery, outcome: Snooze, now: datetime) -> Verdict:
         snoozed = delivery.message.snoozed + outcome.after
         if snoozed > SNOOZE_LIMIT:
-            return self._given_up(delivery, "snoozed-too-long", None, now)
-        mark = Mark(attempts=_attempt(delivery) - 1, snoozed=snoozed)
+            return self.given_up(delivery, "snoozed-too-long", now=now)
+        mark = Mark(attempts=delivery.attempt - 1, snoozed=snoozed)
         return self._put_back(outcome.after, mark, "snoozed", now, outcome.reason)
 
     def _failed(
         self, delivery: Delivery, delay: float, policy: RetryPolicy, label: str, now: datetime
     ) -> Verdict:
-        attempt = _attempt(delivery)
+        attempt = delivery.attempt
         limit = self.capabilities.max_release_delay
         copies = self.capabilities.uncounted_return is not UncountedReturn.COUNTED
         leads_to_last = attempt + 1 >= policy.max_attempts
@@ -173,18 +194,6 @@ class Judge:
             mark = Mark(attempts=attempt, snoozed=delivery.message.snoozed)
             return self._put_back(delay, mark, label, now, counted=True)
         return Verdict("release", label, delay=min(delay, limit))
-
-    def _given_up(
-        self,
-        delivery: Delivery,
-        reason: str,
-        error: BaseException | None,
-        now: datetime,
-        text: str = "",
-    ) -> Verdict:
-        attempts = _attempt(delivery)
-        note = self._note(delivery, reason, attempts=attempts, now=now, error=error, text=text)
-        return Verdict("dead_letter", "dead-lettered", note=note, reason=reason)
 
     def _put_back(
         self,
@@ -231,14 +240,10 @@ class Judge:
         )
 
 
-def _attempt(delivery: Delivery) -> int:
-    return delivery.message.attempts + delivery.receives
-
-
 def _uncounted(delivery: Delivery, *, unknown_since: datetime | None = None) -> Mark:
     message = delivery.message
     return Mark(
-        attempts=_attempt(delivery) - 1,
+        attempts=delivery.attempt - 1,
         # The returned copy's receives start anew, so the suspicion must be written on it.
         suspect=message.suspect or delivery.receives > 1,
         unknown_since=unknown_since,
@@ -251,7 +256,7 @@ def is_crash_suspect(delivery: Delivery, max_attempts: int) -> bool:
     """Whether this last attempt could be the one that kills its process, again."""
     return (
         max_attempts > 1
-        and _attempt(delivery) == max_attempts
+        and delivery.attempt == max_attempts
         and (delivery.receives > 1 or delivery.message.suspect)
     )
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -39,10 +39,6 @@ DEFAULT_BROKER_LIMIT = 100
 """The broker's own limit on receives where it has one; see ``QueueSpec.broker_limit``."""
 
 
-def _no_raw() -> Mapping[str, object]:
-    return {}
-
-
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Delivery:
     """One receive of one message by one consumer. Compared and hashed by identity.
@@ -54,7 +50,6 @@ class Delivery:
         receives: How often the broker has handed out this copy, this time included.
             Without ``Capabilities.counts_receives`` it is 1, or 2 for "not the first time".
         lease_left: Seconds the lease still runs, counted from the moment ``claim`` returned.
-        raw: Every native property and header of a foreign message, with its own type.
         defect: What of the stored envelope could not be read; empty if all of it could. The
             message then holds what was readable and goes to the dead-letter queue.
     """
@@ -64,8 +59,17 @@ class Delivery:
     handle: object
     receives: int
     lease_left: float
-    raw: Mapping[str, object] = field(default_factory=_no_raw)
     defect: str = ""
+
+    @property
+    def attempt(self) -> int:
+        """Number of this attempt over all copies of the message, from 1."""
+        return self.message.attempts + self.receives
+
+    @property
+    def raw(self) -> Mapping[str, object]:
+        """Native properties and headers of a foreign message; see ``Message.raw``."""
+        return self.message.raw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,12 +128,16 @@ def dead_letter_name(queue: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One property of an existing queue that is not what was asked for."""
+    """One property of an existing queue that is not what was asked for.
+
+    ``fix`` is a line that would mend it, where there is one.
+    """
 
     queue: str
     property: str
     wanted: object
     found: object
+    fix: str = ""
 
     def __str__(self) -> str:
         """For people: ``orders: lease is 30, wanted 60``."""
@@ -166,6 +174,8 @@ class QueueStats:
         dead: In its dead-letter queue.
         oldest_age: Seconds since the oldest ready message was sent; None where unknown or
             where nothing is ready.
+        next_due: Seconds until the first delayed message may be claimed; None where unknown
+            or where nothing is delayed.
     """
 
     ready: Count
@@ -173,6 +183,7 @@ class QueueStats:
     delayed: Count = UNKNOWN_COUNT
     dead: Count = UNKNOWN_COUNT
     oldest_age: float | None = None
+    next_due: float | None = None
 
 
 class Consumer(Protocol):

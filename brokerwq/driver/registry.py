@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 from urllib.parse import urlsplit
 
 from brokerwq.driver.adapter import Adapter
@@ -49,11 +49,10 @@ def find_adapter(url: str) -> AnyAdapter:
     except ImportError as exc:
         msg = f"the adapter for {scheme}:// ({values[0]}) cannot be imported: {exc}"
         raise AdapterMissingError(msg) from exc
-    if not isinstance(loaded, Adapter):
+    if not _is_adapter(loaded):
         msg = f"{values[0]}, named for {scheme}://, is no brokerwq.driver.Adapter"
         raise ConfigError(msg)
-    adapter: AnyAdapter = loaded
-    return adapter
+    return loaded
 
 
 def missing_client(adapter: AnyAdapter, cause: ImportError) -> AdapterMissingError:
@@ -84,6 +83,10 @@ def redacted(url: str) -> str:
     )
     query = "&".join(f"{option.partition('=')[0]}=***" for option in parts.query.split("&"))
     return f"{parts.scheme}://{user}{host}{parts.path}" + (f"?{query}" if parts.query else "")
+
+
+def _is_adapter(loaded: object) -> TypeGuard[AnyAdapter]:
+    return isinstance(loaded, Adapter)
 
 
 def _owner(point: EntryPoint) -> str:

@@ -1,5 +1,26 @@
-"""Tools for tests: of programs that use brokerwq, and of adapters for other brokers."""
+"""Tools for tests: of programs that use brokerwq, and of adapters for other brokers.
 
+Nothing here needs pytest, but ``brokerwq.testing.pytest_suite``; nothing needs hypothesis, but
+``brokerwq.testing.stateful``.
+"""
+
+from brokerwq.testing.bench import Bench, CheckFailedError
+from brokerwq.testing.catalogue import Check
+from brokerwq.testing.checks import all_checks
 from brokerwq.testing.clock import FakeClock
+from brokerwq.testing.harness import Harness
+from brokerwq.testing.runner import CheckResult, Verdict, run_check, run_checks, select
 
-__all__ = ["FakeClock"]
+__all__ = [
+    "Bench",
+    "Check",
+    "CheckFailedError",
+    "CheckResult",
+    "FakeClock",
+    "Harness",
+    "Verdict",
+    "all_checks",
+    "run_check",
+    "run_checks",
+    "select",
+]

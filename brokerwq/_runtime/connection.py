@@ -1,0 +1,153 @@
+"""The runner's own driver: opened patiently, asked on the I/O side."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from brokerwq._runtime.bridge import Bridge
+from brokerwq._runtime.lifecycle import Lifecycle
+from brokerwq._runtime.pauses import Pauses
+from brokerwq.clock import Clock, move_on_after
+from brokerwq.driver.protocol import Consumer, Difference, Driver, QueueSpec, QueueStats
+from brokerwq.errors import DriverError, QueueMismatchError, TransientError
+from brokerwq.events import BrokerReached, BrokerUnreachable, Event
+
+T = TypeVar("T")
+
+_CALL_SECONDS = 30.0
+_KEY = "connection"
+
+
+class Connection:
+    """Holds the driver of one runner.
+
+    Args:
+        build: Makes the driver.
+        bridge: To the loop it shall live on.
+        clock: For pauses and bounds.
+        lifecycle: Told of trouble; asked whether to stop waiting.
+        reconnect_cap: Longest pause between tries in seconds.
+        emit: Told of outages.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[], Driver],
+        bridge: Bridge,
+        *,
+        clock: Clock,
+        lifecycle: Lifecycle,
+        reconnect_cap: float,
+        emit: Callable[[Event], object] | None,
+    ) -> None:
+        self.driver = build()
+        self._bridge = bridge
+        self._clock = clock
+        self._lifecycle = lifecycle
+        self._pauses = Pauses(reconnect_cap)
+        self._emit = emit
+
+    async def start(self, specs: Sequence[QueueSpec]) -> bool:
+        """Connect, and declare or check the queues; False if told to stop meanwhile.
+
+        Raises:
+            QueueMismatchError: queues exist with other properties; all of them are named.
+            DriverError: the broker refused for good.
+        """
+        if not await self._patiently(self.driver.open):
+            return False
+        differences: list[Difference] = []
+
+        async def declare_all() -> None:
+            differences.clear()
+            for spec in specs:
+                check_only = spec.declare != "create"
+                differences.extend(await self.driver.declare(spec, check_only=check_only))
+
+        if not await self._patiently(declare_all):
+            return False
+        if differences:
+            raise QueueMismatchError("; ".join(map(_described, differences)))
+        return True
+
+    async def consume(self, spec: QueueSpec, prefetch: int) -> Consumer:
+        """A consumer of ``spec``.
+
+        Raises:
+            DriverError: it cannot be had.
+        """
+
+        async def consume() -> Consumer:
+            return await self.driver.consume(spec.name, lease=spec.lease, prefetch=prefetch)
+
+        return await self._bounded(consume)
+
+    async def inspect(self, queue: str) -> QueueStats:
+        """Count the messages of ``queue``.
+
+        Raises:
+            DriverError: it cannot be done now.
+        """
+
+        async def inspect() -> QueueStats:
+            return await self.driver.inspect(queue)
+
+        return await self._bounded(inspect)
+
+    async def aclose(self, patience: float) -> None:
+        """Close the driver; a broker that does not answer is left after ``patience`` seconds."""
+        with move_on_after(self._clock, patience):
+            await self._bridge.call(self.driver.aclose)
+
+    async def _bounded(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        answer: list[T] = []
+        with move_on_after(self._clock, _CALL_SECONDS):
+            answer.append(await self._bridge.call(call))
+        if not answer:
+            msg = f"no answer within {_CALL_SECONDS:g} seconds"
+            raise TransientError(msg)
+        return answer[0]
+
+    async def _patiently(self, call: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+        stop = asyncio.ensure_future(self._lifecycle.stop_asked.wait())
+        try:
+            while not stop.done():
+                attempt = asyncio.ensure_future(self._bounded(call))
+                await asyncio.wait({attempt, stop}, return_when=asyncio.FIRST_COMPLETED)
+                if not attempt.done():
+                    attempt.cancel()
+                    await asyncio.gather(attempt, return_exceptions=True)
+                    return False
+                error = attempt.exception()
+                if error is None:
+                    self._recovered()
+                    return True
+                if not (isinstance(error, DriverError) and error.retryable):
+                    raise error
+                await self._pause(error, stop)
+            return False
+        finally:
+            stop.cancel()
+
+    async def _pause(self, error: DriverError, stop: asyncio.Future[Any]) -> None:
+        pause = self._pauses.next()
+        text = f"{type(error).__name__}: {error}"[:200]
+        self._lifecycle.trouble(_KEY, text)
+        if self._emit is not None:
+            event = BrokerUnreachable(queue="", operation="connect", error=text, retry_in=pause)
+            self._emit(event)
+        with move_on_after(self._clock, pause):
+            await asyncio.wait({stop})
+
+    def _recovered(self) -> None:
+        if self._pauses.has_failed:
+            self._pauses.reset()
+            self._lifecycle.clear(_KEY)
+            if self._emit is not None:
+                self._emit(BrokerReached(queue=""))
+
+
+def _described(difference: Difference) -> str:
+    return f"{difference} (fix: {difference.fix})" if difference.fix else str(difference)

@@ -1,0 +1,211 @@
+"""From a claimed message to its settle: who runs it, whether at all, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from brokerwq._runtime.execution import Ended, Shared, Work, execute
+from brokerwq._runtime.lane import Lane
+from brokerwq._runtime.leases import Held, LeaseKeeper
+from brokerwq._runtime.route import Route
+from brokerwq._runtime.settler import Settle
+from brokerwq._runtime.slots import Slots
+from brokerwq._runtime.tally import Tally
+from brokerwq._runtime.verdict import Verdict, is_crash_suspect
+from brokerwq.errors import DriverError, LeaseLostError
+from brokerwq.events import DeadLettered, JobEnded, JobStarted
+
+_TWIN_PAUSE = 1.0
+"""Seconds after which a message is offered again whose id still runs in this process."""
+
+
+class Dispatcher:
+    """Takes claimed messages in, and runs what the slots give it.
+
+    Args:
+        shared: What all jobs share.
+        tally: Counts.
+        suspect: Given a crash suspect instead of a slot.
+    """
+
+    def __init__(
+        self,
+        shared: Shared,
+        tally: Tally,
+        suspect: Callable[[Lane, Held, Route], object],
+    ) -> None:
+        self.lanes: Mapping[LeaseKeeper, Lane] = {}
+        self.slots: Slots
+        self.is_isolating = False
+        self._shared = shared
+        self._tally = tally
+        self._suspect = suspect
+        self._ids: set[str] = set()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Nothing new is started any more."""
+        return self._shared.stopping
+
+    # -- taking in ------------------------------------------------------------------------
+
+    def accept(self, lane: Lane, held: Held) -> None:
+        """Give one claimed message a slot, or settle it at once."""
+        if self.is_isolating or self.is_stopping:
+            self.put_back(lane, held)
+            return
+        delivery = held.delivery
+        message = delivery.message
+        route = lane.route_of(message.type)
+        now = self._shared.clock.utcnow()
+        if delivery.defect:
+            verdict: Verdict | None = lane.judge.undecodable(
+                delivery, f"unreadable envelope: {delivery.defect}", now
+            )
+        elif route is None:
+            verdict = lane.judge.unknown_type(delivery, now)
+        else:
+            max_attempts = route.retry.max_attempts
+            verdict = lane.judge.before_start(delivery, max_attempts=max_attempts, now=now)
+        if verdict is None and message.id in self._ids:
+            verdict = lane.judge.not_started(delivery, _TWIN_PAUSE, now=now)
+        if verdict is not None or route is None:
+            self._end(lane, held, verdict or lane.judge.not_started(delivery, 0.0, now=now))
+        elif is_crash_suspect(delivery, route.retry.max_attempts):
+            self._suspect(lane, held, route)
+        else:
+            self.start(lane, route, held)
+
+    def start(self, lane: Lane, route: Route, held: Held) -> None:
+        """Give ``held`` to the slots, or to the batch that is being collected."""
+        if lane.buffer is not None:
+            self._remember(held)
+            lane.buffer.add(held)
+        else:
+            self.start_alone(route, held)
+
+    def start_alone(self, route: Route, held: Held) -> None:
+        """Give ``held`` to the slots by itself."""
+        self._remember(held)
+        self.slots.put(Work(route, [held]))
+
+    def _remember(self, held: Held) -> None:
+        if held.delivery.message.id:
+            self._ids.add(held.delivery.message.id)
+
+    def start_batch(self, route: Route, helds: list[Held]) -> None:
+        """Give the messages of one batch call to the slots."""
+        self.slots.put(Work(route, helds))
+
+    def put_back(self, lane: Lane, held: Held) -> None:
+        """Return a message unrun and uncounted, for somebody else."""
+        self._ids.discard(held.delivery.message.id)
+        now = self._shared.clock.utcnow()
+        self._end(lane, held, lane.judge.not_started(held.delivery, 0.0, now=now))
+
+    def put_back_unstarted(self, works: Sequence[Work] = ()) -> None:
+        """Return what waits for a slot, and what waits for its batch to fill."""
+        for work in works:
+            for held in work.helds:
+                self.put_back(self._lane_of(held), held)
+        for lane in self.lanes.values():
+            if lane.buffer is not None:
+                for held in lane.buffer.take():
+                    self.put_back(lane, held)
+
+    # -- running --------------------------------------------------------------------------
+
+    async def run(self, work: Work) -> None:
+        """Run one ``Work`` in the calling slot and hand its messages to the settlers."""
+        for held in [held for held in work.helds if held.lost]:
+            # Its lease ended while it waited; somebody else may have it by now.
+            work.helds.remove(held)
+            self._finish(held, Verdict("release", "lost"))
+        if not work.helds:
+            return
+        if self._shared.instrumentation is not None:
+            self._announce(work, self._shared.instrumentation.emit)
+        for ended in await execute(self._shared, work):
+            self._finish(ended.held, self._verdict(ended, work), ended)
+
+    def _announce(self, work: Work, emit: Callable[[JobStarted], object]) -> None:
+        for held in work.helds:
+            message = held.delivery.message
+            attempt = held.delivery.attempt
+            emit(
+                JobStarted(
+                    queue=held.delivery.queue, type=message.type, id=message.id, attempt=attempt
+                )
+            )
+
+    def _verdict(self, ended: Ended, work: Work) -> Verdict:
+        delivery = ended.held.delivery
+        judge = self._lane_of(ended.held).judge
+        now = self._shared.clock.utcnow()
+        if ended.undecodable:
+            return judge.undecodable(delivery, ended.undecodable, now)
+        if work.cause == "lost":
+            return Verdict("release", "lost")
+        if ended.cancelled:
+            return judge.cancelled(delivery, now)
+        return judge.after(
+            delivery,
+            ended.outcome,
+            policy=work.route.retry,
+            error=ended.error,
+            label=ended.label,
+            now=now,
+        )
+
+    def _finish(self, held: Held, verdict: Verdict, ended: Ended | None = None) -> None:
+        self._end(self._lane_of(held), held, verdict, ended)
+
+    # -- settling -------------------------------------------------------------------------
+
+    def _end(self, lane: Lane, held: Held, verdict: Verdict, ended: Ended | None = None) -> None:
+        if self._shared.instrumentation is not None:
+            message = held.delivery.message
+            self._shared.instrumentation.emit(
+                JobEnded(
+                    queue=lane.queue,
+                    type=message.type,
+                    id=message.id,
+                    attempt=held.delivery.attempt,
+                    outcome=verdict.label,
+                    counted=verdict.counted,
+                    seconds=ended.seconds if ended else 0.0,
+                    error_type=_class_name(ended.error) if ended else "",
+                    reason=verdict.reason,
+                    error=ended.error if ended else None,
+                )
+            )
+        lane.settler.settle(held, verdict, self._concluded)
+
+    def _concluded(self, request: Settle, error: DriverError | None) -> None:
+        message = request.held.delivery.message
+        self._ids.discard(message.id)
+        verdict = request.verdict
+        if isinstance(error, LeaseLostError):
+            self._tally.lost += 1
+        elif error is not None:
+            self._tally.unsettled += 1
+        else:
+            self._tally.settled(verdict.label, verdict.reason)
+            note = verdict.note
+            if note is not None and self._shared.instrumentation is not None:
+                self._shared.instrumentation.emit(
+                    DeadLettered(
+                        queue=request.held.delivery.queue,
+                        type=message.type,
+                        id=message.id,
+                        reason=note.reason,
+                        attempts=note.attempts,
+                    )
+                )
+
+    def _lane_of(self, held: Held) -> Lane:
+        return self.lanes[held.keeper]
+
+
+def _class_name(error: BaseException | None) -> str:
+    return "" if error is None else type(error).__qualname__

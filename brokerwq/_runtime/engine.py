@@ -1,0 +1,250 @@
+"""The engine: starts the lanes, runs until told to stop or until drained, and stops in order.
+
+Stopping is quiesce → jobs end, heartbeats go on → cancel and put back the rest → flush
+settles → close. Asked a second time, it skips to cancelling.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+
+from brokerwq._runtime.bridge import Bridge, InlineBridge, ThreadBridge
+from brokerwq._runtime.connection import Connection
+from brokerwq._runtime.dispatcher import Dispatcher
+from brokerwq._runtime.drain import Drain, Drained, DrainGoal
+from brokerwq._runtime.execution import Shared
+from brokerwq._runtime.intake import Intake
+from brokerwq._runtime.isolation import Isolation
+from brokerwq._runtime.lane import Lane
+from brokerwq._runtime.leases import LeaseKeeper
+from brokerwq._runtime.lifecycle import Lifecycle
+from brokerwq._runtime.opener import Opener
+from brokerwq._runtime.plan import Plan
+from brokerwq._runtime.slots import Slots
+from brokerwq._runtime.tally import Tally
+from brokerwq._runtime.watchdog import Watchdog
+from brokerwq.clock import SystemClock, move_on_after
+from brokerwq.driver.capabilities import UncountedReturn
+
+_CANCEL_PATIENCE = 5.0
+_FORCED_PATIENCE = 1.0
+_FLUSH_PATIENCE = 15.0
+_FORCED_FLUSH_PATIENCE = 0.5
+_CLOSE_PATIENCE = 3.0
+
+
+class Engine:
+    """Runs a plan once."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._emit = None if plan.instrumentation is None else plan.instrumentation.emit
+        self.lifecycle = Lifecycle(self._emit)
+        self.tally = Tally()
+        self.stuck = 0
+        self._lanes: dict[LeaseKeeper, Lane] = {}
+
+    async def run(self, *, state: Any = None, goal: DrainGoal | None = None) -> Drained | None:
+        """Run until stopped, or until ``goal`` is reached.
+
+        Raises:
+            DriverError: the broker refused for good, at start or later.
+        """
+        plan = self._plan
+        bridge: Bridge = ThreadBridge() if isinstance(plan.clock, SystemClock) else InlineBridge()
+        connection = Connection(
+            plan.build,
+            bridge,
+            clock=plan.clock,
+            lifecycle=self.lifecycle,
+            reconnect_cap=plan.reconnect_cap,
+            emit=self._emit,
+        )
+        try:
+            if await connection.start([spec for spec, _ in plan.queues]):
+                return await self._run_lanes(connection, bridge, state, goal)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await connection.aclose(_CLOSE_PATIENCE)
+                await bridge.aclose()
+                self.lifecycle.enter("stopped")
+        self._raise_failure()
+        return None
+
+    async def _run_lanes(
+        self, connection: Connection, bridge: Bridge, state: Any, goal: DrainGoal | None
+    ) -> Drained | None:
+        plan = self._plan
+        shared = Shared(
+            clock=plan.clock,
+            bridge=bridge,
+            threads=anyio.CapacityLimiter(plan.slots),
+            send_children=plan.send_children,
+            request_exit=self.lifecycle.ask_stop,
+            instrumentation=plan.instrumentation,
+            state=state,
+        )
+        isolation = Isolation(self._lanes.values, plan.instrumentation)
+        dispatcher = Dispatcher(shared, self.tally, isolation.begin)
+        returns = connection.driver.capabilities.uncounted_return
+        slots = Slots(
+            plan.slots,
+            dispatcher.run,
+            clock=plan.clock,
+            read_ahead=returns is not UncountedReturn.COUNTED,
+            stale=dispatcher.put_back_unstarted,
+            crashed=self.lifecycle.fail,
+        )
+        dispatcher.slots = isolation.slots = slots
+        isolation.dispatcher = dispatcher
+        dispatcher.lanes = self._lanes
+        intake = Intake(
+            slots,
+            dispatcher,
+            bridge,
+            clock=plan.clock,
+            lifecycle=self.lifecycle,
+            reconnect_cap=plan.reconnect_cap,
+            lane_count=len(plan.queues),
+            emit=self._emit,
+        )
+        isolation.claim_one = intake.claim_one
+        intakes = _Supervised(self.lifecycle.fail)
+        opener = Opener(
+            plan,
+            connection,
+            bridge,
+            dispatcher,
+            lifecycle=self.lifecycle,
+            lanes=self._lanes,
+            start_intake=lambda lane: intakes.start(intake.run(lane)),
+        )
+        parts = _Parts(shared, slots, dispatcher, isolation, opener, intakes)
+        drain = Drain(goal, connection, slots, opener, clock=plan.clock, emit=self._emit)
+        watchdog = Watchdog(plan.clock, slots, self._emit)
+        drained: Drained | None = None
+        try:
+            await opener.open_all()
+            self.lifecycle.enter("ready")
+            watchdog.start()
+            drained = await self._until_stopped(drain if goal else None)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._stop(parts)
+                watchdog.stop()
+        self._raise_failure()
+        return drained
+
+    async def _until_stopped(self, drain: Drain | None) -> Drained | None:
+        stop = asyncio.ensure_future(self.lifecycle.stop_asked.wait())
+        tasks: set[asyncio.Future[Any]] = {stop}
+        draining = None
+        if drain is not None:
+            draining = asyncio.ensure_future(drain.run(list(self._lanes.values())))
+            tasks.add(draining)
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if draining is not None and not draining.cancelled():
+            return draining.result()
+        return None
+
+    # -- stopping -------------------------------------------------------------------------
+
+    async def _stop(self, parts: _Parts) -> None:
+        slots, dispatcher, opener = parts.slots, parts.dispatcher, parts.opener
+        self.lifecycle.enter("draining")
+        parts.shared.stopping = True
+        lanes = list(self._lanes.values())
+        for lane in lanes:
+            lane.quiesced.set()
+            lane.gate.set()
+        slots.wake_all()
+        quiescing = asyncio.ensure_future(_all([opener.quiesce(lane) for lane in lanes]))
+        dispatcher.put_back_unstarted(slots.take_unstarted())
+        forced = await self._within(self._plan.grace, slots.rest())
+        if not slots.is_at_rest:
+            slots.cancel_running()
+            patience = _FORCED_PATIENCE if forced else _CANCEL_PATIENCE
+            forced = await self._within(patience, slots.rest(), forced=forced) or forced
+        parts.shared.aborting = True
+        await parts.isolation.aclose()
+        flush_patience = _FORCED_FLUSH_PATIENCE if forced else _FLUSH_PATIENCE
+        await self._within(flush_patience, quiescing, forced=forced)
+        await parts.intakes.aclose()
+        self._return_the_stuck(slots, dispatcher)
+        flushes = [lane.settler.flush() for lane in lanes]
+        await self._within(flush_patience, _all(flushes), forced=forced)
+        self.stuck = await slots.aclose(0.1 if slots.running else _CLOSE_PATIENCE)
+        for lane in lanes:
+            await opener.close(lane)
+
+    def _return_the_stuck(self, slots: Slots, dispatcher: Dispatcher) -> None:
+        """Give back what a handler that does not end still holds: the process ends instead."""
+        for work in list(slots.running):
+            for held in work.helds:
+                dispatcher.put_back(self._lanes[held.keeper], held)
+
+    async def _within(
+        self, seconds: float, awaitable: Awaitable[object], *, forced: bool = False
+    ) -> bool:
+        """Wait for ``awaitable``, so long at most; True if a second stop cut it short."""
+        task = asyncio.ensure_future(awaitable)
+        force = asyncio.ensure_future(self.lifecycle.force_asked.wait())
+        watched = {task} if forced else {task, force}
+        with move_on_after(self._plan.clock, seconds):
+            await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+        for each in (task, force):
+            each.cancel()
+        await asyncio.gather(task, force, return_exceptions=True)
+        return self.lifecycle.force_asked.is_set()
+
+    def _raise_failure(self) -> None:
+        if self.lifecycle.failure is not None:
+            raise self.lifecycle.failure
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    shared: Shared
+    slots: Slots
+    dispatcher: Dispatcher
+    isolation: Isolation
+    opener: Opener
+    intakes: _Supervised
+
+
+class _Supervised:
+    """Tasks that must not end with an error; one that does ends the runner."""
+
+    def __init__(self, failed: Callable[[BaseException], object]) -> None:
+        self._failed = failed
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error)
+
+    async def aclose(self) -> None:
+        ending = list(self._tasks)
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+
+
+async def _all(awaitables: Sequence[Awaitable[object]]) -> None:
+    await asyncio.gather(*awaitables, return_exceptions=True)

@@ -1,0 +1,108 @@
+"""A lane: one queue of a runner, with its consumer, its workers and its state."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from brokerwq._runtime.leases import Held, LeaseKeeper
+from brokerwq._runtime.route import Route
+from brokerwq._runtime.settler import Settler
+from brokerwq._runtime.verdict import Judge
+from brokerwq.clock import Clock, Timer
+from brokerwq.driver.protocol import QueueSpec
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """One queue.
+
+    Attributes:
+        spec: The queue.
+        routes: Its workers by message type, aliases included.
+        foreign: The worker for messages without a type.
+        keeper: The leases of what is claimed from it.
+        settler: Settles it.
+        judge: Decides about it.
+        buffer: Collects the messages of a batch call; None for workers that take one.
+        was_empty: The last claim brought nothing.
+        gate: While it is not set, no claim starts.
+        quiesced: No claim starts any more.
+    """
+
+    spec: QueueSpec
+    routes: Mapping[str, Route]
+    foreign: Route | None
+    keeper: LeaseKeeper
+    settler: Settler
+    judge: Judge
+    buffer: BatchBuffer | None = None
+    was_empty: bool = False
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    quiesced: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def queue(self) -> str:
+        """Its name."""
+        return self.spec.name
+
+    @property
+    def per_slot(self) -> int:
+        """Messages that one slot takes at once."""
+        return 1 if self.buffer is None else self.buffer.route.batch
+
+    def route_of(self, type_: str) -> Route | None:
+        """The worker for messages of ``type_``; None if there is none."""
+        return self.routes.get(type_) if type_ else self.foreign
+
+    @property
+    def longest_wait(self) -> float:
+        """Longest backoff of its workers, in seconds."""
+        workers = [*self.routes.values(), *([self.foreign] if self.foreign else [])]
+        return max((route.retry.longest_wait for route in workers), default=0.0)
+
+
+class BatchBuffer:
+    """Collects messages until a batch is full, or has waited long enough.
+
+    Args:
+        route: The worker whose batches these are.
+        clock: For the wait.
+        full: Given each batch.
+    """
+
+    def __init__(
+        self, route: Route, clock: Clock, full: Callable[[Route, list[Held]], object]
+    ) -> None:
+        self.route = route
+        self._clock = clock
+        self._full = full
+        self._helds: list[Held] = []
+        self._timer: Timer | None = None
+
+    def __len__(self) -> int:
+        """How many messages wait."""
+        return len(self._helds)
+
+    def add(self, held: Held) -> None:
+        """Take one message in."""
+        self._helds.append(held)
+        if len(self._helds) >= self.route.batch:
+            self._flush()
+        elif self._timer is None:
+            at = self._clock.now() + self.route.batch_wait
+            self._timer = self._clock.call_at(at, self._flush)
+
+    def take(self) -> Sequence[Held]:
+        """Remove and return what waits."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        taken, self._helds = self._helds, []
+        return taken
+
+    def _flush(self) -> None:
+        taken = self.take()
+        if taken:
+            self._full(self.route, list(taken))

@@ -1,0 +1,120 @@
+"""Opening lanes: a consumer and all that belongs to it, and anew after a close look."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from brokerwq._runtime.bridge import Bridge
+from brokerwq._runtime.connection import Connection
+from brokerwq._runtime.dispatcher import Dispatcher
+from brokerwq._runtime.lane import BatchBuffer, Lane
+from brokerwq._runtime.leases import LeaseKeeper
+from brokerwq._runtime.lifecycle import Lifecycle
+from brokerwq._runtime.plan import Plan
+from brokerwq._runtime.route import Route
+from brokerwq._runtime.settler import Settler
+from brokerwq._runtime.verdict import Judge
+from brokerwq.clock import move_on_after
+from brokerwq.driver.protocol import QueueSpec
+
+_CLOSE_PATIENCE = 3.0
+
+
+class Opener:
+    """Opens and closes the lanes of one engine.
+
+    Args:
+        plan: What is run.
+        connection: To the broker.
+        bridge: To the I/O side.
+        dispatcher: Where full batches go.
+        lifecycle: Told when dead letters cannot be moved.
+        lanes: The open lanes, kept up to date here.
+        start_intake: Begins to claim for a lane.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        connection: Connection,
+        bridge: Bridge,
+        dispatcher: Dispatcher,
+        *,
+        lifecycle: Lifecycle,
+        lanes: dict[LeaseKeeper, Lane],
+        start_intake: Callable[[Lane], object],
+    ) -> None:
+        self._plan = plan
+        self._connection = connection
+        self._bridge = bridge
+        self._dispatcher = dispatcher
+        self._lifecycle = lifecycle
+        self._lanes = lanes
+        self._start_intake = start_intake
+
+    async def open_all(self) -> None:
+        """Open every lane of the plan, then begin to claim for all of them."""
+        lanes = [await self._open(spec, routes) for spec, routes in self._plan.queues]
+        for lane in lanes:
+            self._start_intake(lane)
+
+    async def quiesce(self, lane: Lane) -> None:
+        """Stop receiving on ``lane`` and settle what it holds."""
+        lane.quiesced.set()
+        await self._bridge.call(lane.keeper.consumer.quiesce)
+        await lane.settler.flush()
+
+    async def reopen(self, lane: Lane) -> Lane:
+        """A new consumer for ``lane``, which was quiesced."""
+        routes = [*lane.routes.values(), *([lane.foreign] if lane.foreign else [])]
+        await self.close(lane)
+        fresh = await self._open(lane.spec, list(dict.fromkeys(routes)))
+        self._start_intake(fresh)
+        return fresh
+
+    async def close(self, lane: Lane) -> None:
+        """Free the lane's consumer; what it still holds comes back when its lease ends."""
+        await lane.settler.aclose()
+        with move_on_after(self._plan.clock, _CLOSE_PATIENCE):
+            await self._bridge.call(lane.keeper.aclose)
+            await self._bridge.call(lane.keeper.consumer.aclose)
+        self._lanes.pop(lane.keeper, None)
+
+    async def _open(self, spec: QueueSpec, routes: Sequence[Route]) -> Lane:
+        plan = self._plan
+        capabilities = self._connection.driver.capabilities
+        batch = next((route for route in routes if route.batch), None)
+        prefetch = plan.slots * (batch.batch if batch else 1)
+        consumer = await self._connection.consume(spec, prefetch)
+        keeper = LeaseKeeper(
+            consumer,
+            capabilities,
+            clock=plan.clock,
+            bridge=self._bridge,
+            heartbeat=plan.heartbeat,
+            emit=None if plan.instrumentation is None else plan.instrumentation.emit,
+        )
+        settler = Settler(
+            keeper,
+            self._bridge,
+            clock=plan.clock,
+            instrumentation=plan.instrumentation,
+            troubled=lambda why: self._lifecycle.trouble(f"dead letters {spec.name}", why),
+        )
+        lane = Lane(
+            spec=spec,
+            routes=_by_type(routes),
+            foreign=next((route for route in routes if route.foreign), None),
+            keeper=keeper,
+            settler=settler,
+            judge=Judge(capabilities, plan.unknown_after),
+        )
+        if batch is not None:
+            lane.buffer = BatchBuffer(batch, plan.clock, self._dispatcher.start_batch)
+        lane.gate.set()
+        self._lanes[keeper] = lane
+        return lane
+
+
+def _by_type(routes: Sequence[Route]) -> Mapping[str, Route]:
+    return {name: route for route in routes for name in (route.name, *route.aliases)}

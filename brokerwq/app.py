@@ -1,0 +1,329 @@
+"""The app: workers, queues and the broker they run on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypeVar, Unpack, overload
+from weakref import WeakKeyDictionary
+
+from brokerwq._runtime.background import BackgroundLoop
+from brokerwq._runtime.bulk_sending import send_in_chunks
+from brokerwq.backoff import RetryPolicy
+from brokerwq.broker import Broker, build_driver
+from brokerwq.bulk import Outgoing
+from brokerwq.clock import SYSTEM_CLOCK, Clock
+from brokerwq.codecs import Codec
+from brokerwq.decorating import AnyWorker, BatchDecorator, WorkerDecorator, decorator
+from brokerwq.driver.protocol import Driver, QueueSpec
+from brokerwq.driver.registry import find_adapter, redacted
+from brokerwq.durations import Seconds
+from brokerwq.events import Instrumentation, Listener
+from brokerwq.job import Child
+from brokerwq.message import Message
+from brokerwq.middleware import Middleware
+from brokerwq.options import Key, WorkerKeywords, WorkerOptions
+from brokerwq.registry import Registry
+from brokerwq.reports import RunReport, SendReport
+
+if TYPE_CHECKING:
+    from brokerwq.settings import Settings
+
+T = TypeVar("T")
+
+Lifespan: TypeAlias = Callable[[], AsyncGenerator[Any]]
+
+_BY_SETTING: Final = "by setting"
+
+
+class App:
+    """Workers bound to queues of one broker.
+
+    An app may be used on several event loops, one after the other or at once, and after a
+    fork: each loop of each process gets a connection of its own when it first sends.
+
+    Args:
+        url: The broker; None takes ``BROKERWQ_URL``, and without that
+            ``sqlite:///brokerwq.db``.
+        queues: Properties of queues, where the ones that the workers imply are not meant.
+        retry: For workers that have no policy of their own; None takes the settings'.
+        lease: Seconds a claim lasts, for workers that do not say; None takes the setting's.
+        middleware: Around every job, outside the worker's own; the first is the outermost.
+        telemetry: Told of everything; None takes ``BROKERWQ_TELEMETRY``.
+        clock: Time; for tests.
+
+    Raises:
+        ConfigError: the URL or a setting is wrong, or no adapter serves it.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        queues: Sequence[QueueSpec] = (),
+        retry: RetryPolicy | None = None,
+        lease: Seconds | None = None,
+        middleware: Sequence[Middleware] = (),
+        telemetry: Instrumentation | Listener | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        from brokerwq.settings import Settings  # noqa: PLC0415  -- 100 ms an import need not cost
+
+        self.settings: Settings = Settings.load(url=url)
+        self._url = self.settings.url.get_secret_value()
+        self._adapter = find_adapter(self._url)
+        self._adapter_settings = self._adapter.parse_url(self._url)
+        self._retry = retry or RetryPolicy(
+            max_attempts=self.settings.max_attempts,
+            base=self.settings.backoff_base,
+            cap=self.settings.backoff_cap,
+            jitter=self.settings.backoff_jitter,
+        )
+        self._lease: Seconds = self.settings.lease if lease is None else lease
+        self._middleware = tuple(middleware)
+        self._instrumentation = self._select_telemetry(telemetry)
+        self._lifespan: Lifespan | None = None
+        self._brokers: WeakKeyDictionary[asyncio.AbstractEventLoop, Broker] = WeakKeyDictionary()
+        self._background: BackgroundLoop | None = None
+        self._pid = os.getpid()
+        self.clock = clock
+        self.registry = Registry(queues)
+
+    def __repr__(self) -> str:
+        """For people, without the password."""
+        return f"<App on {redacted(self._url)} with {len(self.registry.workers)} workers>"
+
+    @property
+    def url(self) -> str:
+        """The broker's URL; may hold a password, see ``brokerwq.driver.registry.redacted``."""
+        return self._url
+
+    @property
+    def workers(self) -> tuple[AnyWorker, ...]:
+        """The workers, in the order of their decoration."""
+        return tuple(self.registry.workers)
+
+    def queue_specs(self) -> list[QueueSpec]:
+        """The queues of the workers, as they are declared."""
+        return self.registry.specs()
+
+    @property
+    def telemetry(self) -> Instrumentation | None:
+        """What is told of everything; None for nobody."""
+        return self._instrumentation
+
+    # -- workers --------------------------------------------------------------------------
+
+    @overload
+    def worker(
+        self,
+        queue: str,
+        /,
+        *,
+        batch: int,
+        batch_wait: Seconds = 0.0,
+        **keywords: Unpack[WorkerKeywords],
+    ) -> BatchDecorator: ...
+    @overload
+    def worker(
+        self,
+        queue: str,
+        /,
+        *,
+        middleware: Sequence[Middleware] = (),
+        **keywords: Unpack[WorkerKeywords],
+    ) -> WorkerDecorator: ...
+    def worker(
+        self,
+        queue: str,
+        /,
+        *,
+        name: str | None = None,
+        aliases: Sequence[str] = (),
+        lease: Seconds | Literal["by setting"] | None = _BY_SETTING,
+        timeout: Seconds | None = None,
+        retry: RetryPolicy | None = None,
+        slots: int | None = None,
+        key: Key | None = None,
+        codec: Codec | Literal["json", "bytes"] | None = None,
+        foreign: bool = False,
+        batch: int | None = None,
+        batch_wait: Seconds = 0.0,
+        middleware: Sequence[Middleware] = (),
+    ) -> Any:
+        """Bind a function to a queue; it stays a function, and can be enqueued.
+
+        The function takes the job first if it wants it, then either one payload or
+        keyword-only fields; with ``batch`` it takes lists. ``async def`` runs on the
+        runner's loop, plain ``def`` in a thread.
+
+        Args:
+            queue: Its queue.
+            name: The message type; None takes the function's name.
+            aliases: Older types that it runs as well, so that it can be renamed.
+            lease: Seconds a claim lasts; heartbeats extend it. None leaves it to the queue.
+            timeout: Seconds one call may take; None takes the setting, which is no limit.
+            retry: How often, when, and what each exception means.
+            slots: Most jobs of this worker at once in one runner.
+            key: What makes two messages the same work: a function of the payload, or names
+                of its fields.
+            codec: ``json``, ``bytes`` or one of yours; None goes by the payload's type.
+            foreign: Take the messages without a type, on a queue that somebody else fills
+                and that is never declared.
+            batch: Messages in one call; the worker then has its queue to itself.
+            batch_wait: Seconds to wait for a full batch.
+            middleware: Around this worker's jobs.
+
+        Raises:
+            ConfigError: at decoration, if anything of this does not fit.
+        """
+        around = tuple(middleware) if batch else (*self._middleware, *middleware)
+        options = WorkerOptions(
+            queue=queue,
+            name=name,
+            aliases=aliases,
+            lease=self._lease if lease == _BY_SETTING else lease,
+            timeout=self.settings.timeout if timeout is None else timeout,
+            retry=self._retry if retry is None else retry,
+            slots=slots,
+            key=key,
+            codec=codec,
+            foreign=foreign,
+            batch=batch,
+            batch_wait=batch_wait,
+            middleware=around,
+        )
+        return decorator(self, options, self.registry.add)
+
+    def lifespan(self, resources: Lifespan, /) -> Lifespan:
+        """Decorate an async generator that makes what every job may use, and frees it.
+
+        It is entered once in each runner process, before the first claim, and left after the
+        last settle; what it yields is ``job.state``.
+        """
+        self._lifespan = resources
+        return resources
+
+    def enter_lifespan(self) -> AbstractAsyncContextManager[Any]:
+        """The lifespan as a context manager; for the runner."""
+        return asynccontextmanager(self._lifespan or _no_lifespan)()
+
+    # -- running --------------------------------------------------------------------------
+
+    async def run(self, *queues: str, **options: Any) -> RunReport:
+        """Run the workers until told to stop; see ``Runner``, which takes the options."""
+        from brokerwq.runner import Runner  # noqa: PLC0415  -- producers need none of it
+
+        return await Runner(self, *queues, **options).run()
+
+    async def drain(
+        self,
+        *queues: str,
+        include_delayed: bool = False,
+        settle: Seconds = 5.0,
+        progress: Callable[[int], object] | None = None,
+        **options: Any,
+    ) -> RunReport:
+        """Run the workers until their queues are empty; see ``Runner.drain``."""
+        from brokerwq.runner import Runner  # noqa: PLC0415  -- producers need none of it
+
+        runner = Runner(self, *queues, **options)
+        return await runner.drain(include_delayed=include_delayed, settle=settle, progress=progress)
+
+    def build_driver(self) -> Driver:
+        """A driver of the app's broker that is not yet open.
+
+        Raises:
+            AdapterMissingError: its client library is not installed.
+        """
+        return build_driver(self._adapter, self._adapter_settings, self.clock)
+
+    # -- sending --------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        """Connect now rather than at the first enqueue.
+
+        Raises:
+            DriverError: the broker could not be reached in time, or refused.
+        """
+        await self.broker().open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Disconnect what this loop has opened."""
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Disconnect what this loop has opened; it connects again when it is used again."""
+        broker = self._brokers.pop(asyncio.get_running_loop(), None)
+        if broker is not None:
+            await broker.aclose()
+
+    def broker(self) -> Broker:
+        """This loop's connection; opened when it is first used."""
+        if self._pid != os.getpid():
+            # A forked child must not touch its parent's sockets and files, not even to close.
+            self._brokers = WeakKeyDictionary()
+            self._background = None
+            self._pid = os.getpid()
+        loop = asyncio.get_running_loop()
+        broker = self._brokers.get(loop)
+        if broker is None:
+            broker = self._brokers[loop] = Broker(
+                self.build_driver(),
+                clock=self.clock,
+                connect_timeout=self.settings.connect_timeout,
+                instrumentation=self._instrumentation,
+                specs=self.registry.by_name(),
+            )
+        return broker
+
+    async def send_one(self, queue: str, message: Message, delay: float, /) -> None:
+        """Send one message of a worker; see ``brokerwq.plan.Sender``."""
+        await self.broker().send_one(queue, message, delay)
+
+    async def send_many(
+        self, queue: str, outgoing: AsyncIterator[Outgoing] | Iterator[Outgoing], /
+    ) -> SendReport:
+        """Send many messages of a worker; see ``brokerwq.plan.Sender``."""
+        return await send_in_chunks(self.broker(), queue, outgoing)
+
+    async def send_children(self, children: Sequence[Child], /) -> None:
+        """Send what a job enqueued.
+
+        Raises:
+            DriverError: one was not accepted; those before it were.
+        """
+        for child in children:
+            await self.send_one(child.queue, child.message, child.delay)
+
+    def run_sync(self, call: Callable[[], Coroutine[Any, Any, T]], /) -> T:
+        """Run ``call()`` on the app's background loop, and wait for it in this thread."""
+        if self._background is None or self._pid != os.getpid():
+            self._background = BackgroundLoop()
+        return self._background.run(call)
+
+    def utcnow(self) -> datetime:
+        """The wall clock, in UTC."""
+        return self.clock.utcnow()
+
+    def _select_telemetry(self, given: Instrumentation | Listener | None) -> Instrumentation | None:
+        setting = os.environ.get("BROKERWQ_TELEMETRY", "")
+        if given is None and not setting:
+            return None
+        from brokerwq.telemetry import select_telemetry  # noqa: PLC0415  -- free when off
+
+        return select_telemetry(given, setting, self._url)
+
+
+async def _no_lifespan() -> AsyncGenerator[None]:
+    yield None

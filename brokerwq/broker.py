@@ -1,0 +1,310 @@
+"""The broker as users hold it: a connection, and the claim/ack/extend interface on it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from brokerwq._runtime.pauses import Pauses
+from brokerwq._runtime.sending import Sending
+from brokerwq.claimer import Claimer
+from brokerwq.clock import SYSTEM_CLOCK, Clock, move_on_after
+from brokerwq.driver.adapter import Adapter
+from brokerwq.driver.capabilities import Capabilities
+from brokerwq.driver.protocol import Difference, Driver, QueueSpec, QueueStats
+from brokerwq.driver.registry import find_adapter, missing_client
+from brokerwq.durations import Seconds, positive_seconds, seconds_of
+from brokerwq.envelope import check_user_headers
+from brokerwq.errors import ClosedError, ConnectionLostError, DriverError, QueueMismatchError
+from brokerwq.events import Instrumentation
+from brokerwq.message import Message, new_message_id
+
+CONNECT_TIMEOUT = 10.0
+"""Seconds for which connecting and sending are tried again before they raise."""
+_CLOSE_SECONDS = 5.0
+
+
+class Broker:
+    """One broker, for use on one event loop. Made by ``connect`` or by an ``App``."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        connect_timeout: float = CONNECT_TIMEOUT,
+        instrumentation: Instrumentation | None = None,
+        specs: Mapping[str, QueueSpec] | None = None,
+    ) -> None:
+        self._driver = driver
+        self._clock = clock
+        self._connect_timeout = connect_timeout
+        self._instrumentation = instrumentation
+        self._specs = specs or {}
+        self._declared: set[str] = set()
+        self._sendings: dict[str, Sending] = {}
+        self._opening = asyncio.Lock()
+        self._is_open = False
+        self._is_closed = False
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this broker can do."""
+        return self._driver.capabilities
+
+    async def open(self) -> None:
+        """Connect, trying again for ``connect_timeout`` seconds.
+
+        Raises:
+            DriverError: it could not be reached in that time, or it refused.
+            ClosedError: this object has been closed.
+        """
+        async with self._opening:
+            if self._is_closed:
+                msg = "this broker is closed; connect again"
+                raise ClosedError(msg)
+            if not self._is_open:
+                await self._open_patiently()
+                self._is_open = True
+
+    async def aclose(self) -> None:
+        """Disconnect."""
+        self._is_closed = True
+        for sending in self._sendings.values():
+            await sending.aclose()
+        if self._is_open:
+            self._is_open = False
+            with move_on_after(self._clock, _CLOSE_SECONDS):
+                await self._driver.aclose()
+
+    # -- sending --------------------------------------------------------------------------
+
+    async def send(
+        self,
+        queue: str,
+        body: bytes,
+        *,
+        type: str = "",  # noqa: A002 -- the word for it everywhere else
+        headers: Mapping[str, str] | None = None,
+        content_type: str = "application/octet-stream",
+        delay: Seconds = 0.0,
+        id: str | None = None,  # noqa: A002 -- as above
+    ) -> str:
+        """Send one message; its id.
+
+        On return the broker has accepted it for keeping.
+
+        Args:
+            queue: Where to.
+            body: Its bytes, opaque to the broker.
+            type: The worker that is meant to run it.
+            headers: The sender's own, text to text.
+            content_type: Media type of ``body``.
+            delay: Seconds or ``timedelta``; it is run no sooner. Negative means now.
+            id: Its id; a new one if None.
+
+        Raises:
+            ConfigError: a header or the delay is wrong; nothing was sent.
+            DriverError: it was not accepted, as far as is known.
+        """
+        check_user_headers(headers or {})
+        message = Message(
+            id=id or new_message_id(),
+            body=body,
+            type=type,
+            content_type=content_type,
+            headers=dict(headers or {}),
+            created_at=self._clock.utcnow(),
+        )
+        await self.send_one(queue, message, seconds_of(delay, "delay", floor=0.0))
+        return message.id
+
+    async def send_one(self, queue: str, message: Message, delay: float = 0.0, /) -> None:
+        """Send a message that is made already; see ``send``."""
+        await self._to(queue).send_one(message, delay)
+
+    async def send_batch(
+        self, queue: str, outgoing: Sequence[tuple[Message, float]], /
+    ) -> Sequence[DriverError | None]:
+        """Send many, each with its delay in seconds; one answer each, None for accepted."""
+        return await self._to(queue).send_batch(outgoing)
+
+    # -- queues ---------------------------------------------------------------------------
+
+    async def declare(self, spec: QueueSpec, /, *, check_only: bool = False) -> list[Difference]:
+        """Create a queue and its dead-letter queue, or compare them; the differences.
+
+        With any, nothing was created.
+
+        Raises:
+            QueueNotFoundError: ``check_only`` and there is no such queue.
+        """
+        driver = await self._connected()
+        differences = list(await driver.declare(spec, check_only=check_only))
+        if not differences:
+            self._declared.add(spec.name)
+        return differences
+
+    async def inspect(self, queue: str, /) -> QueueStats:
+        """Count a queue's messages.
+
+        Raises:
+            QueueNotFoundError: there is no such queue.
+        """
+        return await (await self._connected()).inspect(queue)
+
+    async def purge(self, queue: str, /) -> None:
+        """Delete a queue's ready and delayed messages.
+
+        Raises:
+            QueueNotFoundError: there is no such queue.
+        """
+        await (await self._connected()).purge(queue)
+
+    async def queues(self) -> list[str]:
+        """The names of the queues that exist.
+
+        Raises:
+            UnsupportedError: this broker does not tell.
+        """
+        return list(await (await self._connected()).queues())
+
+    @asynccontextmanager
+    async def claimer(
+        self, queue: str, /, *, lease: Seconds | None = None, prefetch: int = 1
+    ) -> AsyncGenerator[Claimer]:
+        """Claim messages one by one or a few at a time, and settle them yourself.
+
+        Leaving the block puts back nothing by itself: what was not settled comes back when
+        its lease ends.
+
+        Args:
+            queue: Its name.
+            lease: Seconds a claim lasts unless extended; None takes the queue's own.
+            prefetch: How many messages a broker that pushes may send ahead.
+
+        Raises:
+            QueueNotFoundError: there is no such queue.
+        """
+        driver = await self._connected()
+        seconds = None if lease is None else positive_seconds(lease, "lease")
+        consumer = await driver.consume(queue, lease=seconds, prefetch=prefetch)
+        claimer = Claimer(consumer, driver.capabilities, self._clock)
+        try:
+            yield claimer
+        finally:
+            await claimer.aclose()
+
+    async def driver(self) -> Driver:
+        """The driver, connected: the contract that ``brokerwq.driver`` describes."""
+        return await self._connected()
+
+    # -- connecting -----------------------------------------------------------------------
+
+    def _to(self, queue: str) -> Sending:
+        sending = self._sendings.get(queue)
+        if sending is None:
+
+            async def driver() -> Driver:
+                return await self._ready_for(queue)
+
+            sending = self._sendings[queue] = Sending(
+                queue,
+                driver,
+                clock=self._clock,
+                patience=self._connect_timeout,
+                instrumentation=self._instrumentation,
+            )
+        return sending
+
+    async def _connected(self) -> Driver:
+        if not self._is_open:
+            await self.open()
+        return self._driver
+
+    async def _ready_for(self, queue: str) -> Driver:
+        driver = await self._connected()
+        if queue not in self._declared:
+            spec = self._specs.get(queue)
+            if spec is not None:
+                await _declare(driver, spec)
+            self._declared.add(queue)
+        return driver
+
+    async def _open_patiently(self) -> None:
+        until = self._clock.now() + self._connect_timeout
+        pauses = Pauses(self._connect_timeout / 4)
+        while True:
+            error = await self._try_to_open(until - self._clock.now())
+            if error is None:
+                return
+            pause = pauses.next()
+            if not error.retryable or self._clock.now() + pause > until:
+                raise error
+            await self._clock.sleep(pause)
+
+    async def _try_to_open(self, seconds: float) -> DriverError | None:
+        with move_on_after(self._clock, seconds):
+            try:
+                await self._driver.open()
+            except DriverError as error:
+                return error
+            return None
+        msg = f"the broker did not answer within {self._connect_timeout:g} seconds"
+        return ConnectionLostError(msg)
+
+
+async def _declare(driver: Driver, spec: QueueSpec) -> None:
+    differences = await driver.declare(spec, check_only=spec.declare != "create")
+    if differences:
+        raise QueueMismatchError("; ".join(map(str, differences)))
+
+
+def build_driver(adapter: Adapter[Any], settings: Any, clock: Clock) -> Driver:
+    """A driver that is not yet open.
+
+    Raises:
+        AdapterMissingError: its client library is not installed.
+    """
+    try:
+        return adapter.build(settings, clock)
+    except ImportError as exc:
+        raise missing_client(adapter, exc) from exc
+
+
+@asynccontextmanager
+async def connect(
+    url: str,
+    /,
+    *,
+    connect_timeout: Seconds = CONNECT_TIMEOUT,
+    clock: Clock = SYSTEM_CLOCK,
+    telemetry: Instrumentation | None = None,
+) -> AsyncGenerator[Broker]:
+    """A connection to the broker at ``url``, closed when the block ends.
+
+    Args:
+        url: ``memory://``, ``sqlite:///jobs.db``, or what else an adapter serves.
+        connect_timeout: Seconds for which connecting is tried again.
+        clock: Time; for tests.
+        telemetry: Told of what is sent.
+
+    Raises:
+        ConfigError: the URL is wrong, or no adapter serves it.
+        DriverError: the broker could not be reached, or refused.
+    """
+    adapter = find_adapter(url)
+    driver = build_driver(adapter, adapter.parse_url(url), clock)
+    broker = Broker(
+        driver,
+        clock=clock,
+        connect_timeout=positive_seconds(connect_timeout, "connect_timeout"),
+        instrumentation=telemetry,
+    )
+    try:
+        await broker.open()
+        yield broker
+    finally:
+        await broker.aclose()

@@ -1,0 +1,81 @@
+"""Which broker a verb talks to, and a driver for it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from brokerwq.driver import Driver, QueueSpec, dead_letter_name
+
+if TYPE_CHECKING:
+    from brokerwq.app import App
+
+URL_VARIABLE = "BROKERWQ_URL"
+CONNECT_TIMEOUT = 5.0
+"""Seconds; somebody sits and waits."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A broker by its URL, and the app that says more about its queues, if there is one."""
+
+    url: str
+    app: App | None
+
+    def dead_letter_queue(self, queue: str) -> str:
+        """Where the dead letters of ``queue`` are."""
+        for spec in self.specs():
+            if spec.name == queue:
+                return spec.dead_letter_queue
+        return dead_letter_name(queue)
+
+    def specs(self) -> list[QueueSpec]:
+        """How the app wants its queues; empty without an app."""
+        return [] if self.app is None else list(self.app.queue_specs())
+
+
+def broker_options(command: F) -> F:
+    """Add ``--url`` and ``--app`` to a verb."""
+    url = click.option("--url", help=f"The broker; else the app's, {URL_VARIABLE} or the default.")
+    app = click.option("--app", "app_spec", metavar="MODULE:ATTR", help="The app it is for.")
+    return url(app(command))
+
+
+def target_of(url: str | None, app_spec: str | None) -> Target:
+    """The broker that the options, the environment or the defaults mean.
+
+    Raises:
+        ConfigError: the app that is named cannot be loaded.
+    """
+    from brokerwq.cli.target import default_spec, load_app
+
+    app = load_app(app_spec) if app_spec or (url is None and default_spec()) else None
+    if url is None:
+        url = _configured_url() if app is None else app.url
+    return Target(url, app)
+
+
+def _configured_url() -> str:
+    from brokerwq.settings import Settings
+
+    return Settings.load().url.get_secret_value()
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncGenerator[Driver]:
+    """An open driver for ``url``.
+
+    Raises:
+        ConfigError: the URL is wrong, or the client library is missing.
+        DriverError: the broker cannot be reached, or refuses.
+    """
+    from brokerwq.broker import connect
+
+    async with connect(url, connect_timeout=CONNECT_TIMEOUT) as broker:
+        yield await broker.driver()

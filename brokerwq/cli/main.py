@@ -1,0 +1,48 @@
+"""The top of the command tree, and the one place where errors become exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from brokerwq import __version__
+from brokerwq.cli.dlq import dlq
+from brokerwq.cli.dlq_change import delete, export, import_, redrive
+from brokerwq.cli.failure import report
+from brokerwq.cli.queues import queues
+from brokerwq.cli.size import size
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=(
+        "Exit codes: 0 done, 1 finished with dead letters or after the deadline, 2 usage, "
+        "3 broker unreachable or refused, 4 queue differs, 130/143 stopped."
+    ),
+)
+@click.version_option(__version__, prog_name="brokerwq", message="%(prog)s %(version)s")
+def brokerwq() -> None:
+    """One work queue over SQLite, RabbitMQ and Amazon SQS."""
+
+
+for command in (redrive, delete, export, import_):
+    dlq.add_command(command)
+for command in (queues, dlq, size):
+    brokerwq.add_command(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit code. Never raises and never shows a traceback."""
+    try:
+        code = brokerwq.main(arguments, prog_name="brokerwq", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has what it wanted; Python would complain once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + 13
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  -- reported, not swallowed
+        return report(error)
+    return code if isinstance(code, int) else 0

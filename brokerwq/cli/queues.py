@@ -1,0 +1,271 @@
+"""``brokerwq queues``: what queues there are, what is in them, and what they should be."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import click
+
+from brokerwq.cli.asking import confirm_by_name
+from brokerwq.cli.connection import Target, broker_options, opened, target_of
+from brokerwq.cli.failure import ExitCode, FinishedWithError
+from brokerwq.cli.loop import run_async
+from brokerwq.cli.output import (
+    age,
+    as_json,
+    fields,
+    number,
+    number_json,
+    shown,
+    span,
+    stamp_json,
+    table,
+)
+from brokerwq.cli.values import duration
+from brokerwq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from brokerwq.driver import Delivery, Difference, QueueSpec, QueueStats
+
+
+@click.group()
+def queues() -> None:
+    """List, look into, declare and empty queues."""
+
+
+@queues.command("ls")
+@broker_options
+@click.option("--json", "json_", is_flag=True, help="Print JSON.")
+def ls(*, url: str | None, app_spec: str | None, json_: bool) -> None:
+    """List the queues with their counts.
+
+    The broker is asked which there are; where it cannot tell, the app's queues are listed.
+    """
+    stats = run_async(lambda: _inspect_all(target_of(url, app_spec)))
+    if json_:
+        as_json([{"queue": name, **_stats_json(found)} for name, found in stats])
+        return
+    table(
+        ["QUEUE", "READY>", "LEASED>", "DELAYED>", "DEAD>", "OLDEST>"],
+        [
+            [
+                name,
+                *map(number, (found.ready, found.leased, found.delayed, found.dead)),
+                span(found.oldest_age),
+            ]
+            for name, found in stats
+        ],
+    )
+
+
+async def _inspect_all(target: Target) -> list[tuple[str, QueueStats]]:
+    async with opened(target.url) as driver:
+        if driver.capabilities.lists_queues:
+            names = list(await driver.queues())
+        elif target.app is not None:
+            names = sorted({spec.name for spec in target.specs()})
+        else:
+            msg = "this broker cannot list its queues; name an app with --app, or use queues show"
+            raise ConfigError(msg)
+        return [(name, await driver.inspect(name)) for name in names]
+
+
+@queues.command("show")
+@click.argument("queue")
+@broker_options
+@click.option("--json", "json_", is_flag=True, help="Print JSON.")
+def show(*, queue: str, url: str | None, app_spec: str | None, json_: bool) -> None:
+    """Show the counts of one queue."""
+    target = target_of(url, app_spec)
+
+    async def inspect() -> QueueStats:
+        async with opened(target.url) as driver:
+            return await driver.inspect(queue)
+
+    stats = run_async(inspect)
+    dead_letter_queue = target.dead_letter_queue(queue)
+    if json_:
+        as_json({"queue": queue, "dead_letter_queue": dead_letter_queue, **_stats_json(stats)})
+        return
+    fields(
+        [
+            ("queue", queue),
+            ("dead-letter queue", dead_letter_queue),
+            ("ready", number(stats.ready)),
+            ("leased", number(stats.leased)),
+            ("delayed", number(stats.delayed)),
+            ("dead", number(stats.dead)),
+            ("oldest", span(stats.oldest_age)),
+            ("next due in", span(stats.next_due)),
+        ]
+    )
+
+
+def _stats_json(stats: QueueStats) -> dict[str, object]:
+    counts = {
+        "ready": stats.ready,
+        "leased": stats.leased,
+        "delayed": stats.delayed,
+        "dead": stats.dead,
+    }
+    return {
+        **{name: number_json(count) for name, count in counts.items()},
+        "certainty": {name: count.certainty.value for name, count in counts.items()},
+        "oldest_age": stats.oldest_age,
+        "next_due": stats.next_due,
+    }
+
+
+@queues.command("peek")
+@click.argument("queue")
+@broker_options
+@click.option("--limit", type=click.IntRange(1, 10_000), default=10, show_default=True)
+@click.option("--json", "json_", is_flag=True, help="Print JSON, bodies included.")
+def peek(*, queue: str, url: str | None, app_spec: str | None, limit: int, json_: bool) -> None:
+    """Look at the next messages of a queue.
+
+    They are claimed for a moment and put back; no attempt is counted.
+    """
+    deliveries = run_async(lambda: _peek(target_of(url, app_spec).url, queue, limit))
+    if json_:
+        as_json([_delivery_json(delivery) for delivery in deliveries])
+        return
+    table(
+        ["ID", "TYPE", "ATTEMPTS>", "AGE>", "BYTES>", "BODY"],
+        [
+            [
+                shown(message.id) or "-",
+                shown(message.type) or "-",
+                str(message.attempts + delivery.receives - 1),
+                age(message.created_at),
+                f"{len(message.body):,}",
+                shown(message.body[:200].decode(errors="replace"), 60),
+            ]
+            for delivery in deliveries
+            for message in [delivery.message]
+        ],
+    )
+
+
+async def _peek(url: str, queue: str, limit: int) -> list[Delivery]:
+    from brokerwq.sweep import Sweep
+
+    deliveries: list[Delivery] = []
+    async with opened(url) as driver, Sweep(driver, queue, max_held=limit) as sweep:
+        while claimed := await sweep.claim(limit - len(deliveries)):
+            deliveries.extend(claimed)
+    return deliveries
+
+
+def _delivery_json(delivery: Delivery) -> dict[str, object]:
+    from brokerwq.export import record_of
+
+    message = delivery.message
+    return {
+        "id": message.id,
+        "type": message.type,
+        "attempts": message.attempts + delivery.receives - 1,
+        "created_at": stamp_json(message.created_at),
+        "defect": delivery.defect,
+        **record_of(message),
+    }
+
+
+@queues.command("declare")
+@click.argument("queue", required=False)
+@broker_options
+@click.option("--lease", callback=duration, metavar="DURATION", help="How long a claim lasts.")
+@click.option("--dead-letter", metavar="QUEUE", help="Its dead-letter queue; else QUEUE-dead.")
+@click.option("--retention", callback=duration, metavar="DURATION", help="How long it keeps.")
+@click.option("--ordered", is_flag=True, help="Keep the order within groups.")
+@click.option("--dry-run", is_flag=True, help="Compare only, create nothing.")
+def declare(
+    *,
+    queue: str | None,
+    url: str | None,
+    app_spec: str | None,
+    lease: Fraction | None,
+    dead_letter: str | None,
+    retention: Fraction | None,
+    ordered: bool,
+    dry_run: bool,
+) -> None:
+    """Create QUEUE and its dead-letter queue; without QUEUE, all that the app needs.
+
+    What exists is compared and never changed; a difference ends with exit code 4.
+    """
+    from brokerwq.driver import QueueSpec
+
+    target = target_of(url, app_spec)
+    if queue is None:
+        specs = target.specs()
+        if not specs:
+            msg = "name a queue, or an app that has queues"
+            raise click.UsageError(msg, click.get_current_context())
+    else:
+        specs = [
+            QueueSpec(
+                name=queue,
+                dead_letter=dead_letter,
+                lease=None if lease is None else float(lease),
+                retention=None if retention is None else float(retention),
+                ordered=ordered,
+            )
+        ]
+    differences = run_async(lambda: _declare(target.url, specs, dry_run=dry_run))
+    for difference in differences:
+        click.echo(
+            f"{difference}" + (f"\n  to mend it: {difference.fix}" if difference.fix else "")
+        )
+    if differences:
+        raise FinishedWithError(ExitCode.DIFFERS)
+
+
+async def _declare(url: str, specs: list[QueueSpec], *, dry_run: bool) -> list[Difference]:
+    from brokerwq.errors import QueueNotFoundError
+
+    differences: list[Difference] = []
+    async with opened(url) as driver:
+        for spec in specs:
+            check_only = dry_run or spec.declare != "create"
+            try:
+                found = await driver.declare(spec, check_only=check_only)
+            except QueueNotFoundError:
+                if not dry_run:
+                    raise
+                click.echo(f"{spec.name}: would be created, with {spec.dead_letter_queue}")
+                continue
+            differences.extend(found)
+            if not found:
+                click.echo(f"{spec.name}: as it should be")
+    return differences
+
+
+@queues.command("purge")
+@click.argument("queue")
+@broker_options
+@click.option("--yes", metavar="QUEUE", help="The queue's name once more, instead of being asked.")
+@click.option("--dry-run", is_flag=True, help="Say how many there are, delete nothing.")
+def purge(
+    *, queue: str, url: str | None, app_spec: str | None, yes: str | None, dry_run: bool
+) -> None:
+    """Delete every message of a queue that no runner holds, for good."""
+    target = target_of(url, app_spec)
+
+    async def count() -> QueueStats:
+        async with opened(target.url) as driver:
+            return await driver.inspect(queue)
+
+    async def empty() -> None:
+        async with opened(target.url) as driver:
+            await driver.purge(queue)
+
+    stats = run_async(count)
+    counted = f"{number(stats.ready)} ready and {number(stats.delayed)} delayed messages"
+    if dry_run:
+        click.echo(f"{queue}: would delete {counted}")
+        return
+    confirm_by_name(queue, yes, f"delete {counted} of {queue}")
+    run_async(empty)
+    click.echo(f"{queue}: deleted {counted}")

@@ -1,0 +1,339 @@
+"""Payload to body and back.
+
+Two codecs come with brokerwq. ``json`` carries whatever pydantic can: models, dataclasses,
+builtins, unions, ``None``. ``bytes`` carries a payload annotated ``bytes`` as it is. pydantic
+is imported when a codec is first bound to a type, never with ``import brokerwq``.
+
+What JSON means here, stricter than most parsers, because nothing is ever guessed:
+
+- A body is UTF-8 without a byte order mark (RFC 8259, section 8.1, forbids senders to add one).
+- ``NaN`` and ``Infinity`` are no JSON: refused in both directions, however deeply nested.
+- An object that names a key twice is refused: two parsers could read two different messages.
+- Types are read by pydantic's JSON mode. It is lax where JSON lacks a type (a date is a
+  string) and also reads ``"5"`` as the integer 5; a model that wants none of that says
+  ``ConfigDict(strict=True)``. A model's fields are written by their names, unless its
+  ``serialize_by_alias`` says otherwise, and read by name or alias.
+- What a payload's declared type does not have is not sent: a field of a subclass, a computed
+  field.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import is_dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+from brokerwq.errors import ConfigError, EnvelopeError, PayloadError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter, ValidationError
+
+JSON_CONTENT_TYPE: Final = "application/json"
+BYTES_CONTENT_TYPE: Final = "application/octet-stream"
+MAX_ERROR_CHARS: Final = 200
+"""Longest text of an ``EnvelopeError`` or ``PayloadError`` that speaks of a payload."""
+
+
+class BoundCodec(Protocol):
+    """A codec that knows the type of the payload. Called from several threads at once."""
+
+    def encode(self, payload: Any, /) -> bytes:
+        """The body.
+
+        Raises:
+            PayloadError: the payload is not of the type, or has no such form.
+        """
+        ...
+
+    def decode(self, body: bytes, content_type: str, /) -> object:
+        """The payload. ``content_type`` is empty where the sender did not say.
+
+        Raises:
+            EnvelopeError: the body is not such a payload. Its text shows nothing of the body.
+        """
+        ...
+
+
+class Codec(Protocol):
+    """A way to write payloads; ``worker(codec=…)`` takes any."""
+
+    @property
+    def content_type(self) -> str:
+        """The media type of what it writes."""
+        ...
+
+    def bind(self, kind: Any, /) -> BoundCodec:
+        """Prepare for payloads of the type ``kind``, once, at decoration.
+
+        Raises:
+            ConfigError: it cannot carry such a type.
+        """
+        ...
+
+
+class BytesCodec:
+    """The payload is the body. Reads every content type."""
+
+    content_type: str = BYTES_CONTENT_TYPE
+
+    def bind(self, kind: Any, /) -> BoundCodec:
+        """See ``Codec.bind``: only ``bytes`` will do."""
+        if kind is not bytes:
+            msg = f"codec 'bytes' carries a payload annotated bytes, not {kind_name(kind)}"
+            raise ConfigError(msg)
+        return _BytesBound()
+
+
+class _BytesBound:
+    __slots__ = ()
+
+    def encode(self, payload: Any, /) -> bytes:
+        if type(payload) is not bytes:
+            msg = f"the payload must be bytes, not {type(payload).__name__}"
+            raise PayloadError(msg)
+        return payload
+
+    def decode(self, body: bytes, content_type: str, /) -> object:
+        return body
+
+
+class JsonCodec:
+    """JSON by pydantic; the module's docstring says how strict."""
+
+    content_type: str = JSON_CONTENT_TYPE
+
+    def bind(self, kind: Any, /) -> BoundCodec:
+        """See ``Codec.bind``: whatever pydantic has a schema for."""
+        return _JsonBound(kind, _adapter(kind))
+
+
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter  # noqa: PLC0415  -- 100 ms that an import must not cost
+    from pydantic.errors import PydanticUserError  # noqa: PLC0415
+
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(kind)
+    except (PydanticUserError, NameError, TypeError) as exc:
+        msg = (
+            f"{kind_name(kind)} cannot be carried as JSON: take a pydantic model, a dataclass or "
+            f"builtins ({str(exc).partition(chr(10))[0]:.200})"
+        )
+        raise ConfigError(msg) from exc
+    if not adapter.pydantic_complete:
+        msg = (
+            f"{kind_name(kind)} is not fully defined: some type that its fields name is missing. "
+            "Define it above the worker, and not under `if TYPE_CHECKING:`"
+        )
+        raise ConfigError(msg)
+    return adapter
+
+
+# Where a NaN may hide: pydantic writes null for it, or a word if a model's config asks for one.
+_may_hold_nan = re.compile(rb"null|NaN|Infinity").search
+
+
+class _JsonBound:
+    __slots__ = (
+        "_class",
+        "_kind",
+        "_read",
+        "_to_json",
+        "_to_python",
+        "_validate",
+        "_validation_error",
+    )
+
+    def __init__(self, kind: Any, adapter: TypeAdapter[Any]) -> None:
+        from pydantic import ValidationError  # noqa: PLC0415
+
+        self._validation_error = ValidationError
+        self._kind = kind
+        self._class: type | None = kind if _has_instances(kind) else None
+        self._to_json = adapter.serializer.to_json
+        self._to_python = adapter.serializer.to_python
+        self._read = adapter.validator.validate_json
+        self._validate = adapter.validator.validate_python
+
+    def encode(self, payload: Any, /) -> bytes:
+        if self._class is None:
+            self._check(payload)
+        elif not isinstance(payload, self._class):
+            msg = f"the payload must be {kind_name(self._kind)}, not {type(payload).__name__}"
+            raise PayloadError(msg)
+        try:
+            # The round trip leaves out computed fields, which no decoder could take back.
+            body = self._to_json(payload, warnings="error", round_trip=True)
+        except Exception as exc:  # noqa: BLE001  -- from pydantic or from a user's serializer
+            raise PayloadError(self._complaint(payload, exc)) from None
+        if _may_hold_nan(body):
+            self._refuse_nan(payload)
+        return body
+
+    def _check(self, payload: Any) -> None:
+        try:
+            # The answer is dropped: only the encoder below says what is sent.
+            self._validate(payload, strict=True)
+        except self._validation_error as exc:
+            msg = f"the payload is not {kind_name(self._kind)}: {_faults(exc)}"
+            raise PayloadError(msg[:MAX_ERROR_CHARS]) from None
+        except Exception as exc:
+            msg = f"the payload cannot be checked: {type(exc).__name__}"
+            raise PayloadError(msg) from exc
+
+    def _refuse_nan(self, payload: Any) -> None:
+        for complaint in _unfit(self._to_python(payload, round_trip=True), "payload"):
+            raise PayloadError(complaint[:MAX_ERROR_CHARS])
+
+    def _complaint(self, payload: Any, error: Exception) -> str:
+        """Why ``payload`` cannot be written, without its values."""
+        text = str(error)
+        mismatch = re.search(r"Expected `(.+?)` .*?input_type=(\w+)\)", text, re.DOTALL)
+        if mismatch:
+            field = re.search(r"field_name='(\w+)'", text)
+            where = f"field {field[1]!r}" if field else "a part of the payload"
+            return f"{where} must be {mismatch[1]}, not {mismatch[2]}"[:MAX_ERROR_CHARS]
+        if "UnicodeEncodeError" in text or "surrogate" in text:
+            try:
+                plain = self._to_python(payload, round_trip=True)
+            except Exception:  # noqa: BLE001  -- only the field's name is lost
+                plain = None
+            for complaint in _unfit(plain, "payload"):
+                return complaint[:MAX_ERROR_CHARS]
+        reason = text.removeprefix("Error serializing to JSON: ").partition("\n")[0]
+        return f"the payload cannot be written as JSON: {reason}"[:MAX_ERROR_CHARS]
+
+    def decode(self, body: bytes, content_type: str, /) -> object:
+        if content_type and content_type != JSON_CONTENT_TYPE and not _is_json(content_type):
+            msg = f"content type is {content_type!r:.100}; the worker takes {JSON_CONTENT_TYPE}"
+            raise EnvelopeError(msg)
+        try:
+            text = body.decode()
+            payload = self._read(text, by_alias=True, by_name=True)
+            _strict.raw_decode(text.lstrip(" \t\r\n"))
+        except UnicodeDecodeError as exc:
+            msg = f"the body is not UTF-8 (byte {exc.start} of {len(body)})"
+        except self._validation_error as exc:
+            msg = "the body starts with a byte order mark" if _has_bom(body) else _faults(exc)
+        except RecursionError:
+            msg = "the body is nested too deeply"
+        except _NotStrictError as exc:
+            msg = str(exc)
+        except Exception as exc:  # noqa: BLE001  -- a validator of the user's own
+            msg = f"the body could not be validated: {type(exc).__name__}"
+        else:
+            return payload
+        raise EnvelopeError(msg[:MAX_ERROR_CHARS])
+
+
+def _has_instances(kind: Any) -> bool:
+    """Whether ``isinstance`` says all that there is to say about a payload's type."""
+    from pydantic import BaseModel  # noqa: PLC0415
+
+    return isinstance(kind, type) and (is_dataclass(kind) or issubclass(kind, BaseModel))
+
+
+def _is_json(content_type: str) -> bool:
+    media = content_type.partition(";")[0].strip().lower()
+    return media in (JSON_CONTENT_TYPE, "text/json") or media.endswith("+json")
+
+
+def _has_bom(body: bytes) -> bool:
+    return body.startswith(b"\xef\xbb\xbf")
+
+
+class _NotStrictError(ValueError):
+    """What pydantic lets pass and the module's docstring does not."""
+
+
+def _no_duplicates(pairs: list[tuple[str, object]]) -> None:
+    if len(dict(pairs)) != len(pairs):
+        msg = "an object names the same key twice"
+        raise _NotStrictError(msg)
+
+
+def _no_constants(name: str) -> None:
+    msg = f"{name} is not JSON"
+    raise _NotStrictError(msg)
+
+
+_strict = json.JSONDecoder(object_pairs_hook=_no_duplicates, parse_constant=_no_constants)
+
+
+def _faults(error: ValidationError) -> str:
+    """Where and of which type the first fault is; pydantic's texts may quote the body."""
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    first = faults[0]
+    if first["type"] == "json_invalid":
+        return first["msg"]
+    where = ".".join(str(part) for part in first["loc"]) or "the whole"
+    more = f" ({len(faults)} faults)" if len(faults) > 1 else ""
+    return f"{where:.120}: {first['type']}{more}"
+
+
+def _unfit(value: object, path: str) -> Iterator[str]:
+    """What in ``value`` JSON cannot carry, and where."""
+    match value:
+        case float() | Decimal():
+            if not math.isfinite(value):
+                yield f"{path} is {value}, which JSON cannot carry"
+        case str():
+            if not value.isascii() and not _is_unicode(value):
+                yield f"{path} holds a lone surrogate, which no encoding carries"
+        case Mapping():
+            entries = cast("Mapping[object, object]", value)  # whatever they are, they are objects
+            for key, entry in entries.items():
+                yield from _unfit(key, f"a key of {path}")
+                yield from _unfit(entry, f"{path}.{key!s:.50}")
+        case bytes() | bytearray():
+            pass
+        case Sequence() | AbstractSet():
+            parts = cast("Iterable[object]", value)  # as above
+            for nth, part in enumerate(parts):
+                yield from _unfit(part, f"{path}.{nth}")
+        case _:
+            pass
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def kind_name(kind: Any) -> str:
+    """``kind`` as its author wrote it, as far as Python remembers."""
+    name = kind.__qualname__ if isinstance(kind, type) and not hasattr(kind, "__args__") else kind
+    return f"{name!s:.200}".replace("typing.", "").replace("NoneType", "None")
+
+
+JSON: Final = JsonCodec()
+BYTES: Final = BytesCodec()
+_BY_NAME: Final[Mapping[str, Codec]] = {"json": JSON, "bytes": BYTES}
+
+
+def codec_for(choice: Codec | str | None, kind: Any) -> Codec:
+    """The codec that ``worker(codec=choice)`` means for a payload of type ``kind``.
+
+    None means ``bytes`` for a payload annotated so, else ``json``.
+
+    Raises:
+        ConfigError: there is no codec of that name.
+    """
+    if choice is None:
+        return BYTES if kind is bytes else JSON
+    if not isinstance(choice, str):
+        if not (hasattr(choice, "bind") and hasattr(choice, "content_type")):
+            msg = f"codec must be 'json', 'bytes' or a Codec, not {choice!r:.200}"
+            raise ConfigError(msg)
+        return choice
+    if choice not in _BY_NAME:
+        msg = f"there is no codec {choice!r:.100}; write 'json', 'bytes' or give a Codec"
+        raise ConfigError(msg)
+    return _BY_NAME[choice]

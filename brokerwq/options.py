@@ -1,0 +1,258 @@
+"""What may be said of one enqueue, and of one worker, checked once at the door."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, Literal, TypeAlias, TypedDict, cast
+
+from brokerwq.backoff import RetryPolicy
+from brokerwq.codecs import Codec
+from brokerwq.durations import Seconds, aware_utc, positive_seconds, seconds_of
+from brokerwq.envelope import check_user_headers
+from brokerwq.errors import ConfigError
+from brokerwq.limits import (
+    MAX_BATCH,
+    MAX_BATCH_WAIT,
+    MAX_DELAY,
+    MAX_LEASE,
+    MAX_SLOTS,
+    MAX_TIMEOUT,
+)
+from brokerwq.middleware import Middleware
+from brokerwq.names import check_foreign_queue, check_id, check_name
+
+Key: TypeAlias = Callable[[Any], object] | str | Sequence[str]
+"""What makes two messages the same work: a function of the payload, or names of its fields."""
+
+
+class SendOptions(TypedDict, total=False):
+    """How one message is sent.
+
+    Attributes:
+        delay: Run it no sooner than so many seconds (or a ``timedelta``) from now; negative
+            means now. At most 10 years.
+        at: Run it no sooner than then: an aware ``datetime``; the past means now.
+        id: The message's id instead of a new one: 1 to 200 bytes of printable text.
+        group: Ordering group, honoured where the broker has ordered groups.
+        headers: The sender's own headers, text to text.
+    """
+
+    delay: Seconds
+    at: datetime
+    id: str
+    group: str
+    headers: Mapping[str, str]
+
+
+class WorkerKeywords(TypedDict, total=False):
+    """What ``App.worker`` takes by name, except ``batch``; see ``WorkerOptions``."""
+
+    name: str | None
+    aliases: Sequence[str]
+    lease: Seconds | None
+    timeout: Seconds | None
+    retry: RetryPolicy | None
+    slots: int | None
+    key: Key | None
+    codec: Codec | Literal["json", "bytes"] | None
+    foreign: bool
+
+
+_SEND_OPTIONS: Final = frozenset(SendOptions.__annotations__)
+_NO_HEADERS: Final[Mapping[str, str]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """``SendOptions``, checked."""
+
+    delay: float = 0.0
+    id: str | None = None
+    group: str | None = None
+    headers: Mapping[str, str] = field(default_factory=lambda: _NO_HEADERS)
+
+
+AT_ONCE: Final = Sending()
+
+
+def check_sending(options: Mapping[str, object], now: Callable[[], datetime]) -> Sending:
+    """``options`` as the sender needs them.
+
+    Raises:
+        ConfigError: one is unknown, out of its range, or at odds with another.
+    """
+    if not options:
+        return AT_ONCE
+    unknown = options.keys() - _SEND_OPTIONS
+    if unknown:
+        msg = (
+            f"unknown option {', '.join(sorted(map(repr, unknown)))}; "
+            f"known: {', '.join(sorted(_SEND_OPTIONS))}"
+        )
+        raise ConfigError(msg)
+    id_, group, headers = options.get("id"), options.get("group"), options.get("headers")
+    return Sending(
+        delay=_delay(options.get("delay"), options.get("at"), now),
+        id=None if id_ is None else check_id(id_, "id"),
+        group=None if group is None else check_id(group, "group"),
+        headers=_NO_HEADERS if headers is None else _headers(headers),
+    )
+
+
+def _headers(headers: object) -> Mapping[str, str]:
+    if not isinstance(headers, Mapping):
+        msg = f"headers must be a mapping of text to text, not {headers!r:.200}"
+        raise ConfigError(msg)
+    given = cast("Mapping[object, object]", headers)  # whatever they are, they are objects
+    for name in given:
+        if not isinstance(name, str):
+            msg = f"a header's name must be text, not {name!r:.200}"
+            raise ConfigError(msg)
+    copy = dict(cast("Mapping[str, str]", given))  # the next line makes it true
+    check_user_headers(copy)
+    return copy
+
+
+def _delay(delay: object, at: object, now: Callable[[], datetime]) -> float:
+    if at is None:
+        return 0.0 if delay is None else check_delay(delay)
+    if delay is not None:
+        msg = "give delay or at, not both"
+        raise ConfigError(msg)
+    if not isinstance(at, datetime):
+        msg = f"at must be a datetime with a time zone, not {at!r:.200}"
+        raise ConfigError(msg)
+    return _within_limit((aware_utc(at, "at") - now()).total_seconds(), "at")
+
+
+def check_delay(delay: object) -> float:
+    """``delay`` in seconds, 0 or more.
+
+    Raises:
+        ConfigError: it is not a finite number of seconds up to ``MAX_DELAY``.
+    """
+    return _within_limit(seconds_of(delay, "delay"), "delay")
+
+
+def _within_limit(seconds: float, name: str) -> float:
+    if seconds > MAX_DELAY:
+        msg = f"{name} is {seconds:g} seconds from now; the limit is {MAX_DELAY:g} (10 years)"
+        raise ConfigError(msg)
+    return max(seconds, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """What ``App.worker`` takes, with the app's defaults filled in; durations become seconds.
+
+    Attributes:
+        queue: The queue: 1 to 80 letters, digits and ``-_.``; with ``foreign`` any printable
+            name up to 255 bytes.
+        name: The message type; None takes the function's ``__name__``.
+        aliases: Older types that it runs as well, so that a worker can be renamed.
+        lease: Seconds a claim lasts, above 0 and at most 7 days; None leaves it to the queue.
+        timeout: Seconds one call may take, above 0 and at most 365 days; None has no limit.
+        retry: How often and when.
+        slots: Most jobs of this worker at once in one runner, from 1; None has no own limit.
+        key: What makes two messages the same work; None is the message's id.
+        codec: ``json``, ``bytes`` or a ``Codec``; None goes by the payload's annotation.
+        foreign: Take the messages without a type on a queue that somebody else fills.
+        batch: Messages in one call, from 1 to 10,000; None for a worker that takes one.
+        batch_wait: Seconds to wait for a full batch, 0 to 1 hour.
+        middleware: Around the handler, the first outermost.
+
+    Raises:
+        ConfigError: a value is out of its range, or at odds with another.
+    """
+
+    queue: str
+    retry: RetryPolicy
+    name: str | None = None
+    aliases: Sequence[str] = ()
+    lease: Seconds | None = None
+    timeout: Seconds | None = None
+    slots: int | None = None
+    key: Key | None = None
+    codec: Codec | Literal["json", "bytes"] | None = None
+    foreign: bool = False
+    batch: int | None = None
+    batch_wait: Seconds = 0.0
+    middleware: Sequence[Middleware] = ()
+
+    def __post_init__(self) -> None:
+        """Check each value, and set the normal form of those that have several."""
+        if self.foreign:
+            check_foreign_queue(self.queue)
+        else:
+            check_name(self.queue, "queue")
+        if self.name is not None:
+            check_name(self.name, "worker name")
+        self._set("aliases", _names(self.aliases))
+        if self.lease is not None:
+            self._set("lease", positive_seconds(self.lease, "lease", limit=MAX_LEASE))
+        if self.timeout is not None:
+            self._set("timeout", positive_seconds(self.timeout, "timeout", limit=MAX_TIMEOUT))
+        _policy(self.retry)
+        _count(self.slots, "slots", MAX_SLOTS)
+        _count(self.batch, "batch", MAX_BATCH)
+        self._check_batch()
+        self._set("middleware", _layers(self.middleware))
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def _check_batch(self) -> None:
+        wait = seconds_of(self.batch_wait, "batch_wait")
+        if not 0 <= wait <= MAX_BATCH_WAIT:
+            msg = f"batch_wait must be 0 to {MAX_BATCH_WAIT:g} seconds, not {self.batch_wait!r}"
+            raise ConfigError(msg)
+        self._set("batch_wait", wait)
+        if self.batch is None and wait:
+            msg = "batch_wait is for workers with batch=…"
+            raise ConfigError(msg)
+        if self.batch is not None and self.middleware:
+            msg = "middleware wraps one job; a worker with batch=… cannot have it"
+            raise ConfigError(msg)
+
+
+def _policy(retry: object) -> None:
+    if not isinstance(retry, RetryPolicy):
+        msg = f"retry must be a RetryPolicy, not {retry!r:.200}"
+        raise ConfigError(msg)
+
+
+def _names(aliases: object) -> tuple[str, ...]:
+    if isinstance(aliases, str) or not isinstance(aliases, Sequence):
+        msg = f"aliases must be a list of names, not {aliases!r:.200}"
+        raise ConfigError(msg)
+    given = cast("Sequence[object]", aliases)  # whatever they are, they are objects
+    names = tuple(check_name(alias, "alias") for alias in given)
+    if len(set(names)) != len(names):
+        msg = f"an alias stands twice in {names!r:.200}"
+        raise ConfigError(msg)
+    return names
+
+
+def _count(value: object, name: str, limit: int) -> None:
+    if value is None:
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= limit:
+        msg = f"{name} must be a whole number from 1 to {limit}, not {value!r:.200}"
+        raise ConfigError(msg)
+
+
+def _layers(middleware: object) -> tuple[Middleware, ...]:
+    if isinstance(middleware, str) or not isinstance(middleware, Sequence):
+        msg = f"middleware must be a list of async callables, not {middleware!r:.200}"
+        raise ConfigError(msg)
+    layers = cast("Sequence[object]", middleware)  # as above
+    for layer in layers:
+        if isinstance(layer, type):
+            msg = f"middleware {layer.__name__} is a class: give an instance of it"
+            raise ConfigError(msg)
+        if not callable(layer):
+            msg = f"middleware {layer!r:.200} cannot be called"
+            raise ConfigError(msg)
+    return tuple(cast("Sequence[Middleware]", layers))  # as far as can be told without a call

@@ -1,0 +1,112 @@
+"""The workers of one app, and what they say of their queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from brokerwq._runtime.route import Route
+from brokerwq.decorating import AnyWorker
+from brokerwq.driver.protocol import QueueSpec, dead_letter_name
+from brokerwq.errors import ConfigError
+
+
+class Registry:
+    """Workers by queue.
+
+    Args:
+        queues: Properties that were set in so many words.
+    """
+
+    def __init__(self, queues: Sequence[QueueSpec] = ()) -> None:
+        self.workers: list[AnyWorker] = []
+        self._routes: dict[str, list[Route]] = {}
+        self._given = {spec.name: spec for spec in queues}
+        for spec in queues:
+            if spec.dead_letter_queue == spec.name:
+                msg = f"queue {spec.name!r} cannot be its own dead-letter queue"
+                raise ConfigError(msg)
+
+    def add(self, worker: AnyWorker) -> None:
+        """Take ``worker`` in.
+
+        Raises:
+            ConfigError: its queue has a worker already for one of its types.
+        """
+        route = worker.route()
+        beside = self._routes.get(route.queue, [])
+        taken = {name for other in beside for name in (other.name, *other.aliases)}
+        for name in (route.name, *route.aliases):
+            if name in taken:
+                msg = f"queue {route.queue!r} has a worker {name!r} already: give name=…"
+                raise ConfigError(msg)
+        if route.foreign and any(other.foreign for other in beside):
+            msg = f"queue {route.queue!r} has a worker for foreign messages already"
+            raise ConfigError(msg)
+        if beside and (route.batch or any(other.batch for other in beside)):
+            msg = f"a worker with batch=… must have its queue to itself; {route.queue!r} has two"
+            raise ConfigError(msg)
+        self._routes.setdefault(route.queue, []).append(route)
+        self.workers.append(worker)
+
+    def routes(self, queue: str) -> list[Route]:
+        """The workers of ``queue``, as the runtime knows them."""
+        return list(self._routes.get(queue, ()))
+
+    def specs(self) -> list[QueueSpec]:
+        """Every queue that has a worker, or whose properties were given."""
+        return [self._spec(name) for name in dict.fromkeys([*self._routes, *self._given])]
+
+    def by_name(self) -> Mapping[str, QueueSpec]:
+        """The same by name; follows workers that are added later."""
+        return _Specs(self)
+
+    def spec(self, queue: str) -> QueueSpec | None:
+        """The properties of ``queue``; None if the app does not know it."""
+        known = queue in self._routes or queue in self._given
+        return self._spec(queue) if known else None
+
+    def _spec(self, queue: str) -> QueueSpec:
+        routes = self._routes.get(queue, [])
+        given = self._given.get(queue)
+        if given is not None and given.lease is not None:
+            return given
+        leases = [route.lease for route in routes if route.lease is not None]
+        lease = max(leases, default=None)
+        if given is not None:
+            return replace(given, lease=lease)
+        foreign = any(route.foreign for route in routes)
+        return QueueSpec(name=queue, lease=lease, declare="never" if foreign else "create")
+
+    def check_dead_letter_queues(self) -> None:
+        """Refuse a queue with workers that is another one's dead-letter queue.
+
+        Raises:
+            ConfigError: there is one.
+        """
+        for queue in self._routes:
+            for spec in self.specs():
+                if spec.name != queue and spec.dead_letter_queue == queue:
+                    hint = " by default" if queue == dead_letter_name(spec.name) else ""
+                    msg = (
+                        f"queue {queue!r} has workers, and is the dead-letter queue of "
+                        f"{spec.name!r}{hint}: rename it, or say QueueSpec(dead_letter=…)"
+                    )
+                    raise ConfigError(msg)
+
+
+class _Specs(Mapping[str, QueueSpec]):
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def __getitem__(self, queue: str) -> QueueSpec:
+        spec = self._registry.spec(queue)
+        if spec is None:
+            raise KeyError(queue)
+        return spec
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([spec.name for spec in self._registry.specs()])
+
+    def __len__(self) -> int:
+        return len(self._registry.specs())

@@ -1,0 +1,223 @@
+"""The runner: a process's share of the work, from the first claim to a clean stop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from brokerwq._runtime.drain import Drained, DrainGoal
+from brokerwq._runtime.engine import Engine
+from brokerwq._runtime.plan import Plan
+from brokerwq._runtime.route import Route
+from brokerwq.driver.protocol import QueueSpec
+from brokerwq.durations import Seconds, seconds_of
+from brokerwq.errors import ConfigError
+from brokerwq.events import Instrumentation
+from brokerwq.reports import RunReport
+from brokerwq.telemetry import EventLog, fan_out
+
+if TYPE_CHECKING:
+    from brokerwq.app import App
+
+_SIGNAL_BASE = 128
+
+
+class Runner:
+    """Claims messages and runs workers, once.
+
+    Args:
+        app: Whose workers.
+        *queues: Only these queues; all of the app's if none is named.
+        slots: Jobs at once; None takes the setting.
+        grace: Seconds that running jobs get at a stop; None takes the setting.
+        heartbeat: Whether leases are extended by themselves; None takes the setting.
+        log: Whether events are logged to the logger ``brokerwq``.
+
+    Raises:
+        ConfigError: a queue is unknown to the app, or there is none, or a value is wrong.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *queues: str,
+        slots: int | None = None,
+        grace: Seconds | None = None,
+        heartbeat: bool | None = None,
+        log: bool = True,
+    ) -> None:
+        settings = type(app.settings).load(
+            slots=slots, grace=None if grace is None else seconds_of(grace, "grace")
+        )
+        app.registry.check_dead_letter_queues()
+        self._app = app
+        self._grace = settings.grace
+        self._slots = settings.slots
+        self._heartbeat = settings.heartbeat if heartbeat is None else heartbeat
+        self._unknown_after = settings.unknown_after
+        self._reconnect_cap = settings.reconnect_cap
+        self._instrumentation = _instrumentation(app.telemetry, log=log)
+        self._queues = self._chosen(queues)
+        self._engine: Engine | None = None
+        self._stop_code: int | None = None
+
+    @property
+    def state(self) -> str:
+        """``starting``, ``ready``, ``degraded``, ``draining`` or ``stopped``."""
+        return "starting" if self._engine is None else self._engine.lifecycle.state
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """What keeps it from being ready."""
+        return () if self._engine is None else self._engine.lifecycle.reasons
+
+    def stop(self, exit_code: int = 0) -> None:
+        """Stop when the running jobs have ended; called twice: at once.
+
+        Call it on the runner's loop; from elsewhere by ``loop.call_soon_threadsafe``.
+        """
+        if self._engine is not None:
+            self._engine.lifecycle.ask_stop(exit_code)
+        elif self._stop_code is None:
+            self._stop_code = exit_code
+
+    async def run(self, *, handle_signals: bool = True) -> RunReport:
+        """Run until ``stop``, SIGTERM or SIGINT; a second one does not wait for jobs.
+
+        Args:
+            handle_signals: Whether SIGTERM and SIGINT are taken, which only works on the
+                main thread.
+
+        Raises:
+            DriverError: the broker refused for good.
+            QueueMismatchError: a queue exists with other properties.
+        """
+        return await self._run(None, handle_signals=handle_signals)
+
+    async def drain(
+        self,
+        *,
+        include_delayed: bool = False,
+        settle: Seconds = 5.0,
+        progress: Callable[[int], object] | None = None,
+        handle_signals: bool = True,
+    ) -> RunReport:
+        """Run until nothing is ready, leased or delayed any more.
+
+        Args:
+            include_delayed: Wait even for messages that are delayed beyond the longest
+                backoff; otherwise they are reported in ``left_delayed``.
+            settle: Seconds for which counts that are only estimates must stay at zero.
+            progress: Told how many messages are left, as far as the broker can tell.
+            handle_signals: See ``run``.
+
+        Raises:
+            DriverError: the broker refused for good.
+        """
+        goal = DrainGoal(
+            include_delayed=include_delayed,
+            settle=seconds_of(settle, "settle", floor=0.0),
+            progress=progress,
+        )
+        return await self._run(goal, handle_signals=handle_signals)
+
+    async def _run(self, goal: DrainGoal | None, *, handle_signals: bool) -> RunReport:
+        if self._engine is not None:
+            msg = "a Runner runs once; make another one"
+            raise ConfigError(msg)
+        engine = self._engine = Engine(self._plan())
+        if self._stop_code is not None:
+            engine.lifecycle.ask_stop(self._stop_code)
+        clock = self._app.clock
+        started = clock.now()
+        with _signals(engine, handle=handle_signals) as received:
+            async with self._app.enter_lifespan() as state:
+                drained = await engine.run(state=state, goal=goal)
+            await self._app.aclose()
+        return self._report(engine, drained, clock.now() - started, received)
+
+    def _plan(self) -> Plan:
+        app = self._app
+        return Plan(
+            build=app.build_driver,
+            queues=self._queues,
+            slots=self._slots,
+            grace=self._grace,
+            heartbeat=self._heartbeat,
+            unknown_after=self._unknown_after,
+            reconnect_cap=self._reconnect_cap,
+            clock=app.clock,
+            instrumentation=self._instrumentation,
+            send_children=app.send_children,
+        )
+
+    def _chosen(self, queues: Sequence[str]) -> list[tuple[QueueSpec, list[Route]]]:
+        registry = self._app.registry
+        known = {spec.name: spec for spec in registry.specs() if registry.routes(spec.name)}
+        names = list(dict.fromkeys(queues)) or list(known)
+        for name in names:
+            if name not in known:
+                msg = f"no worker is bound to queue {name!r}; known: {', '.join(known) or 'none'}"
+                raise ConfigError(msg)
+        if not names:
+            msg = "the app has no workers: import the modules that define them first"
+            raise ConfigError(msg)
+        return [(known[name], registry.routes(name)) for name in names]
+
+    def _report(
+        self, engine: Engine, drained: Drained | None, seconds: float, received: list[int]
+    ) -> RunReport:
+        tally = engine.tally
+        forced = engine.lifecycle.force_asked.is_set()
+        code = engine.lifecycle.exit_code
+        if forced and received:
+            code = _SIGNAL_BASE + received[-1]
+        return RunReport(
+            done=tally.done,
+            failed=tally.failed,
+            timeouts=tally.timeouts,
+            snoozed=tally.snoozed,
+            discarded=tally.discarded,
+            dead=dict(tally.dead),
+            put_back=tally.put_back,
+            lost=tally.lost,
+            unsettled=tally.unsettled,
+            seconds=seconds,
+            stuck=engine.stuck,
+            exit_code=code,
+            drained=drained is not None,
+            left_delayed=drained.left_delayed if drained else 0,
+            estimated=drained.estimated if drained else False,
+        )
+
+
+def _instrumentation(given: Instrumentation | None, *, log: bool) -> Instrumentation | None:
+    if not log:
+        return given
+    events = EventLog()
+    return fan_out(events) if given is None else fan_out(given, events)
+
+
+@contextmanager
+def _signals(engine: Engine, *, handle: bool) -> Generator[list[int]]:
+    received: list[int] = []
+    loop = asyncio.get_running_loop()
+
+    def stop(number: int) -> None:
+        received.append(number)
+        engine.lifecycle.ask_stop()
+
+    taken: list[signal.Signals] = []
+    if handle and threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop, number)
+            taken.append(number)
+    try:
+        yield received
+    finally:
+        for number in taken:
+            loop.remove_signal_handler(number)

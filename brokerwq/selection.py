@@ -1,0 +1,75 @@
+"""Which dead letters are meant: one of them as people see it, and a choice among many."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from brokerwq.driver import Delivery
+from brokerwq.message import DeadLetterNote, Message
+
+BY_BROKER = "by-broker"
+"""The reason shown for a message without a note: the broker itself, or somebody else, moved it."""
+
+_NO_NOTE = DeadLetterNote(reason=BY_BROKER)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """One message in a dead-letter queue.
+
+    Attributes:
+        message: The message.
+        note: Why it is there; with the reason ``BY_BROKER`` and nothing else where no note says.
+    """
+
+    message: Message
+    note: DeadLetterNote
+
+    @classmethod
+    def of(cls, delivery: Delivery) -> DeadLetter:
+        """The dead letter that was claimed as ``delivery``."""
+        return cls(delivery.message, delivery.message.dead or _NO_NOTE)
+
+    @property
+    def died_at(self) -> datetime | None:
+        """When it was given up on; failing that, when it was first sent."""
+        return self.note.dead_at or self.message.created_at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which dead letters are meant; a field that is empty does not choose.
+
+    Attributes:
+        ids: Message ids.
+        reasons: As in the note, or ``BY_BROKER``.
+        types: Message types.
+        digests: Digests of the traceback, whole or their beginnings.
+        older_than: Seconds since it was given up on.
+    """
+
+    ids: frozenset[str] = frozenset()
+    reasons: frozenset[str] = frozenset()
+    types: frozenset[str] = frozenset()
+    digests: frozenset[str] = frozenset()
+    older_than: float | None = None
+
+    def matches(self, letter: DeadLetter, now: datetime) -> bool:
+        """Whether ``letter`` is meant."""
+        digest = letter.note.digest
+        return (
+            (not self.ids or letter.message.id in self.ids)
+            and (not self.reasons or letter.note.reason in self.reasons)
+            and (not self.types or letter.message.type in self.types)
+            and (not self.digests or any(digest.startswith(text) for text in self.digests if text))
+            and (self.older_than is None or _age(letter, now) >= self.older_than)
+        )
+
+
+EVERYTHING = Selection()
+
+
+def _age(letter: DeadLetter, now: datetime) -> float:
+    died_at = letter.died_at
+    return -1.0 if died_at is None else (now - died_at).total_seconds()

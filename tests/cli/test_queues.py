@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from brokerwq.message import Message
+from tests.cli.stock import DEAD, QUEUE, Cli, Stock
+
+
+def message(number: int, **fields: object) -> Message:
+    return Message(id=f"id-{number}", body=b"hello", type="thumbnail", **fields)  # type: ignore[arg-type]
+
+
+def test_every_queue_is_listed_with_its_counts(cli: Cli, stock: Stock) -> None:
+    stock.send(QUEUE, message(1), message(2))
+    stock.send(DEAD, message(3))
+
+    answer = cli("queues", "ls", "--url", stock.url)
+
+    assert answer.code == 0
+    assert [line.split()[:5] for line in answer.out.splitlines()] == [
+        ["QUEUE", "READY", "LEASED", "DELAYED", "DEAD"],
+        [QUEUE, "2", "0", "0", "1"],
+        [DEAD, "1", "0", "0", "0"],
+    ]
+
+
+def test_the_listing_is_told_to_programs_too(cli: Cli, stock: Stock) -> None:
+    stock.send(QUEUE, message(1))
+
+    [first, _] = cli("queues", "ls", "--url", stock.url, "--json").json
+
+    assert (first["queue"], first["ready"], first["dead"]) == (QUEUE, 1, 0)
+    assert first["certainty"]["ready"] == "exact"
+
+
+def test_one_queue_is_shown(cli: Cli, stock: Stock) -> None:
+    stock.send(QUEUE, message(1))
+
+    answer = cli("queues", "show", QUEUE, "--url", stock.url)
+
+    assert "ready              1\n" in answer.out
+    assert f"dead-letter queue  {DEAD}\n" in answer.out
+
+
+def test_a_missing_queue_is_one_line_and_exit_code_3(cli: Cli, stock: Stock) -> None:
+    answer = cli("queues", "show", "elsewhere", "--url", stock.url)
+
+    assert answer.code == 3
+    assert "no queue 'elsewhere'" in answer.err
+    assert answer.err.count("\n") == 1
+
+
+def test_peeking_shows_the_next_messages_and_spends_no_attempt(cli: Cli, stock: Stock) -> None:
+    stock.send(QUEUE, *[message(n, attempts=2) for n in range(5)])
+
+    found = cli("queues", "peek", QUEUE, "--url", stock.url, "--limit", "2", "--json").json
+
+    assert [(m["id"], m["attempts"], m["body"]) for m in found] == [
+        ("id-0", 2, "hello"),
+        ("id-1", 2, "hello"),
+    ]
+    assert [m.attempts for m in stock.take(QUEUE)] == [2] * 5
+
+
+def test_a_message_cannot_steer_the_terminal(cli: Cli, stock: Stock) -> None:
+    stock.send(QUEUE, Message(id="a\x1b[2J", body=b"\x1b]0;title\x07", type="\r\n"))
+
+    answer = cli("queues", "peek", QUEUE, "--url", stock.url)
+
+    assert "\x1b" not in answer.out
+    assert "\\x1b[2J" in answer.out
+    assert answer.out.count("\n") == 2
+
+
+def test_declaring_makes_a_queue_and_its_dead_letter_queue(cli: Cli, stock: Stock) -> None:
+    answer = cli("queues", "declare", "mails", "--url", stock.url, "--lease", "2m")
+
+    assert answer.code == 0
+    assert stock.queues() == ["mails", "mails-dead", QUEUE, DEAD]
+
+
+def test_a_dry_run_of_declaring_makes_nothing(cli: Cli, stock: Stock) -> None:
+    answer = cli("queues", "declare", "mails", "--url", stock.url, "--dry-run")
+
+    assert answer.code == 0
+    assert "would be created, with mails-dead" in answer.out
+    assert "mails" not in stock.queues()
+
+
+def test_a_queue_that_differs_is_exit_code_4_naming_the_difference(cli: Cli, stock: Stock) -> None:
+    cli("queues", "declare", "mails", "--url", stock.url, "--lease", "60")
+
+    answer = cli("queues", "declare", "mails", "--url", stock.url, "--lease", "30")
+
+    assert answer.code == 4
+    assert "mails: lease is 60.0, wanted 30.0" in answer.out
+
+
+def test_declaring_nothing_is_a_usage_error(cli: Cli, stock: Stock) -> None:
+    assert cli("queues", "declare", "--url", stock.url).code == 2
+
+
+def test_purging_needs_the_queues_name_once_more(
+    cli: Cli, stock: Stock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stock.send(QUEUE, message(1))
+    with Path(os.devnull).open() as nobody:
+        monkeypatch.setattr(sys, "stdin", nobody)
+        unasked = cli("queues", "purge", QUEUE, "--url", stock.url)
+    wrong = cli("queues", "purge", QUEUE, "--url", stock.url, "--yes", "order")
+
+    assert (unasked.code, wrong.code) == (2, 2)
+    assert "delete 1 ready and 0 delayed messages of orders; add --yes orders" in unasked.err
+    assert "nothing was done" in wrong.err
+    assert len(stock.take(QUEUE)) == 1
+
+
+def test_a_dry_run_of_purging_only_counts(cli: Cli, stock: Stock) -> None:
+    stock.send(QUEUE, message(1))
+
+    answer = cli("queues", "purge", QUEUE, "--url", stock.url, "--dry-run")
+
+    assert answer.out == "orders: would delete 1 ready and 0 delayed messages\n"
+    assert len(stock.take(QUEUE)) == 1
+
+
+def test_purging_empties_the_queue(cli: Cli, stock: Stock) -> None:
+    stock.send(QUEUE, message(1), message(2))
+
+    answer = cli("queues", "purge", QUEUE, "--url", stock.url, "--yes", QUEUE)
+
+    assert answer.code == 0
+    assert stock.take(QUEUE) == []

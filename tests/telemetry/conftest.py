@@ -1,0 +1,10 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.telemetry.lab import Lab
+
+
+@pytest.fixture
+def lab() -> Lab:
+    return Lab()

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerwq.errors import EnvelopeError
+from brokerwq.export import line_of, message_of
+from brokerwq.message import DeadLetterNote, Message
+
+
+def test_a_message_survives_being_written_and_read() -> None:
+    message = Message(
+        id="a",
+        body="größer".encode(),
+        type="thumbnail",
+        content_type="text/plain",
+        headers={"tenant": "é\n"},
+        created_at=datetime(2026, 1, 1, tzinfo=UTC),
+        redrives=2,
+        key="k",
+        dead=DeadLetterNote(reason="failed", error="line\nline", queue="orders", attempts=5),
+    )
+
+    assert message_of(line_of(message)) == message
+
+
+@given(st.binary())
+def test_any_body_survives(body: bytes) -> None:
+    line = line_of(Message(id="a", body=body))
+
+    assert "\n" not in line
+    assert message_of(line).body == body
+
+
+def test_a_body_of_text_can_be_read_by_people() -> None:
+    assert json.loads(line_of(Message(id="a", body="größer".encode())))["body"] == "größer"
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("", "no JSON"),
+        ("{", "no JSON"),
+        ("[" * 100_000, "no JSON"),
+        ("7", "no JSON object"),
+        ("{}", '"headers" must be'),
+        ('{"headers": {"a": 1}, "body": ""}', "header 'a' must be text"),
+        ('{"headers": {}}', "needs"),
+        ('{"headers": {}, "body": 7}', "needs"),
+        ('{"headers": {}, "body": "\\ud800"}', "lone surrogate"),
+        ('{"headers": {}, "body_base64": "%%%"}', "no base64"),
+        ('{"headers": {"bwq-attempts": "many"}, "body": ""}', "unreadable headers"),
+    ],
+)
+def test_a_line_that_is_wrong_says_what_is_wrong(line: str, fault: str) -> None:
+    with pytest.raises(EnvelopeError, match=fault):
+        message_of(line)
