@@ -82,29 +82,14 @@ class Api:
         await self._idle.wait()
 
 
-@asynccontextmanager
-async def open_apis(settings: SqsSettings, clock: Clock) -> AsyncGenerator[tuple[Api, Api]]:
-    """The receiving and the control side. Nothing is sent yet."""
-    factory = settings.clients or _SdkClients(settings)
-    # Above the client's own timeouts, so that those speak first: they say what hung.
-    seconds = settings.timeout + _CONNECT_SECONDS + 1
-    try:
-        async with factory(settings, "receive") as receive, factory(settings, "control") as control:
-            yield Api(receive, clock, seconds), Api(control, clock, seconds)
-    except Exception as exc:
-        ours = to_error(exc, "create_client", "")
-        if ours is None:
-            raise
-        raise ours from exc
-
-
-class _SdkClients:
+class SdkClients:
     """Clients of one SDK session, so that both share its credentials."""
 
     def __init__(self, settings: SqsSettings) -> None:
         self._session: Any = settings.session or get_session()
 
     def __call__(self, settings: SqsSettings, role: Role, /) -> AbstractAsyncContextManager[Any]:
+        """A client that is opened by entering it; see ``ClientFactory``."""
         config = AioConfig(
             connect_timeout=_CONNECT_SECONDS,
             read_timeout=settings.timeout + (settings.max_wait if role == "receive" else 0),
@@ -123,3 +108,19 @@ class _SdkClients:
         create = getattr(self._session, "create_client", None) or self._session.client
         client: AbstractAsyncContextManager[Any] = create("sqs", **arguments)
         return client
+
+
+@asynccontextmanager
+async def open_apis(settings: SqsSettings, clock: Clock) -> AsyncGenerator[tuple[Api, Api]]:
+    """The receiving and the control side. Nothing is sent yet."""
+    factory = settings.clients or SdkClients(settings)
+    # Above the client's own timeouts, so that those speak first: they say what hung.
+    seconds = settings.timeout + _CONNECT_SECONDS + 1
+    try:
+        async with factory(settings, "receive") as receive, factory(settings, "control") as control:
+            yield Api(receive, clock, seconds), Api(control, clock, seconds)
+    except Exception as exc:
+        ours = to_error(exc, "create_client", "")
+        if ours is None:
+            raise
+        raise ours from exc

@@ -22,6 +22,7 @@ from brokerwq.errors import (
     ClosedError,
     DriverError,
     PermissionDeniedError,
+    UnsupportedError,
 )
 from brokerwq.message import DeadLetterNote
 from brokerwq_sqs import copies
@@ -108,6 +109,11 @@ class SqsConsumer:
         """See ``Consumer.release``."""
         results, items = self._sorted(deliveries)
         timeouts = {nth: _whole(delays[nth]) for nth, _ in items}
+        for nth, timeout in timeouts.items():
+            if timeout > MAX_LEASE:
+                msg = f"a delay of {timeout} seconds; SQS hides a message for {MAX_LEASE:g} at most"
+                results[nth] = UnsupportedError(msg)
+        items = [item for item in items if results[item[0]] is None]
 
         async def release() -> None:
             now = self._clock.now()

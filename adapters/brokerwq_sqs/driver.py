@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from brokerwq.clock import Clock
 from brokerwq.driver import (
@@ -27,7 +27,6 @@ from brokerwq.errors import (
     ClosedError,
     ConfigError,
     DriverError,
-    MessageRefusedError,
     MessageTooLargeError,
     PermissionDeniedError,
     QueueNotFoundError,
@@ -40,7 +39,7 @@ from brokerwq_sqs.client import Api, open_apis
 from brokerwq_sqs.consumer import MAX_DELAY, MAX_LEASE, SqsConsumer
 from brokerwq_sqs.copies import entry_of
 from brokerwq_sqs.names import joined_prefix, short_name
-from brokerwq_sqs.polls import Polls
+from brokerwq_sqs.polls import SHORTEST_LEASE, Polls
 from brokerwq_sqs.queues import Queue, Queues
 from brokerwq_sqs.settings import SqsSettings
 from brokerwq_sqs.topology import Topology
@@ -110,7 +109,7 @@ class SqsDriver:
         waits = [math.ceil(seconds_of(delay, "delay", floor=0.0)) for delay in delays]
         connection = self._entered()
         target = await connection.queues.find(queue)
-        encoded = [wire.encode(message) for message in messages]
+        encoded = [_encoded(message) for message in messages]
         largest = max((one.size for one in encoded), default=0)
         limit = await connection.queues.limit(target, largest)
         results: list[DriverError | None] = [None] * len(messages)
@@ -138,7 +137,10 @@ class SqsDriver:
         return results
 
     async def consume(self, queue: str, /, *, lease: float | None, prefetch: int) -> Consumer:
-        """See ``Driver.consume``. SQS does not push: there is nothing to prefetch."""
+        """See ``Driver.consume``. SQS does not push: there is nothing to prefetch.
+
+        Leases are whole seconds and at least ``SHORTEST_LEASE``.
+        """
         if lease is not None:
             seconds = positive_seconds(lease, "lease")
             if seconds > MAX_LEASE:
@@ -156,7 +158,7 @@ class SqsDriver:
                     f"give the worker a lease of 1 to {MAX_LEASE:g} seconds"
                 )
                 raise ConfigError(msg)
-        whole = math.ceil(lease)
+        whole = max(math.ceil(lease), SHORTEST_LEASE)
         polls = Polls(connection.receive, source, whole, self._clock, self._settings)
         consumer = SqsConsumer(
             connection.control, connection.queues, source, polls, lease=whole, clock=self._clock
@@ -260,8 +262,19 @@ def _refusal(queue: Queue, size: int, wait: int, limit: int) -> DriverError | No
     if wait and queue.is_fifo:
         return UnsupportedError(f"{queue.label} is a FIFO queue, which delays no single message")
     if wait > MAX_DELAY:
-        return MessageRefusedError(f"a delay of {wait} seconds; SQS takes {MAX_DELAY} at most")
+        return UnsupportedError(f"a delay of {wait} seconds; SQS takes {MAX_DELAY} at most")
     return None
+
+
+def _encoded(message: Message) -> wire.Encoded:
+    body, attributes = message.raw.get("Body"), message.raw.get("MessageAttributes")
+    if isinstance(body, str) and isinstance(attributes, dict):
+        # Somebody else's message that was received from SQS, on its way back there.
+        native = cast("wire.NativeAttributes", attributes)
+        copy = wire.encode_copy(body, native, message, make_room=True)
+        if copy is not None:
+            return copy
+    return wire.encode(message)
 
 
 def _entry(queue: Queue, message: Message, encoded: wire.Encoded, wait: int) -> Entry:

@@ -48,6 +48,9 @@ def queue_name(queue: str, settings: SqsSettings) -> QueueName:
         return _from_url(queue)
     if queue.startswith("arn:"):
         return _from_arn(queue, settings)
+    if not queue:
+        msg = "a queue needs a name"
+        raise ConfigError(msg)
     name = joined_prefix(settings) + queue
     if settings.fifo and not name.endswith(FIFO):
         name += FIFO

@@ -24,7 +24,9 @@ from brokerwq_sqs.queues import Queue
 from brokerwq_sqs.received import Received, read
 from brokerwq_sqs.settings import SqsSettings
 
-_SHORT_LEASE: Final = 3
+SHORTEST_LEASE: Final = 3
+"""Seconds. Polls last whole seconds, and the lease is counted from before the poll: of a lease
+of one second nothing might be left."""
 
 
 class State(enum.Enum):
@@ -131,7 +133,7 @@ class Polls:
     def _poll_seconds(self, wait: float) -> int:
         # The lease is counted from before the request, since nobody knows when in the poll
         # the message was handed out: a poll must be short beside the lease.
-        longest = min(self._settings.max_wait, max(1, self._lease // _SHORT_LEASE))
+        longest = min(self._settings.max_wait, self._lease // SHORTEST_LEASE)
         return min(math.ceil(max(wait, 0.0)), longest)
 
     def _start(self, max_items: int, seconds: int) -> None:
@@ -144,13 +146,11 @@ class Polls:
             self._running.add(asyncio.create_task(self._poll(size, seconds)))
 
     async def _poll(self, size: int, seconds: int) -> list[Receipt]:
-        # The rest of a short lease must be worth something whenever in the poll it began.
-        hidden = self._lease if self._lease >= _SHORT_LEASE else self._lease + seconds
         arguments: dict[str, Any] = {
             "QueueUrl": self._queue.url,
             "MaxNumberOfMessages": size,
             "WaitTimeSeconds": seconds,
-            "VisibilityTimeout": hidden,
+            "VisibilityTimeout": self._lease,
             "MessageAttributeNames": ["All"],
             "MessageSystemAttributeNames": ["All"],
         }
@@ -172,7 +172,7 @@ class Polls:
                 message["ReceiptHandle"],
                 read(message, unwrap_sns=self._settings.unwrap_sns),
                 asked_at,
-                asked_at + hidden,
+                asked_at + self._lease,
             )
             for message in answer.get("Messages") or ()
         ]
@@ -210,7 +210,6 @@ class Polls:
                     handle=receipt,
                     receives=received.receives,
                     lease_left=receipt.until - now,
-                    raw=received.raw,
                     defect=received.defect,
                 )
             )

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from decimal import Decimal, InvalidOperation
 from typing import Any, cast
 
 from brokerwq import envelope
@@ -25,7 +24,6 @@ class Received:
     Attributes:
         message: Its decoded self.
         receives: How often the broker has handed it out.
-        raw: Native attributes, where they are not all ours.
         defect: What could not be read.
         is_foreign: Somebody else wrote it: a copy keeps body and attributes as they are.
         body: The native body.
@@ -36,7 +34,6 @@ class Received:
 
     message: Message
     receives: int
-    raw: Mapping[str, object]
     defect: str
     is_foreign: bool
     body: str
@@ -53,20 +50,18 @@ def read(native: Mapping[str, Any], *, unwrap_sns: bool = False) -> Received:
     headers, attributes, defects = _headers(attributes)
     body, defect = wire.decode_body(text, headers.pop(wire.BODY, None))
     is_foreign = envelope.V not in headers and envelope.TYPE not in headers
-    is_foreign = is_foreign or wire.MARK in attributes
-    raw: Mapping[str, object] = {}
-    if is_foreign or not attributes.keys() <= wire.OURS:
+    raw: dict[str, object] = {}
+    if envelope.V not in headers:
         raw = _raw(native, attributes, system)
         if unwrap_sns:
             body, headers = _without_sns(body, headers, raw)
         if any(name in attributes for name in _POINTERS):
             defects.append("payload-offloaded: the body only says where in S3 the payload is")
     message, unread = envelope.decode(headers, body)
-    message = _completed(message, native, system, is_raw=envelope.V not in headers)
+    message = _completed(message, native, system, raw)
     return Received(
         message=message,
         receives=_count(system.get("ApproximateReceiveCount")),
-        raw=raw,
         defect=", ".join(part for part in (*defects, defect, unread) if part),
         is_foreign=is_foreign,
         body=text,
@@ -110,16 +105,19 @@ def _headers(
 
 
 def _completed(
-    message: Message, native: Mapping[str, Any], system: Mapping[str, str], *, is_raw: bool
+    message: Message,
+    native: Mapping[str, Any],
+    system: Mapping[str, str],
+    raw: Mapping[str, object],
 ) -> Message:
-    if message.id and not is_raw:
+    if not raw:
         return message
-    sent = system.get("SentTimestamp")
     return replace(
         message,
         id=message.id or native.get("MessageId", ""),
-        created_at=message.created_at or _moment(sent),
-        group=message.group or (system.get("MessageGroupId") if is_raw else None),
+        created_at=message.created_at or _moment(system.get("SentTimestamp")),
+        group=message.group or system.get("MessageGroupId"),
+        raw=raw,
     )
 
 
@@ -138,23 +136,15 @@ def _raw(
     attributes: Mapping[str, Mapping[str, Any]],
     system: Mapping[str, str],
 ) -> dict[str, object]:
+    """The native message in the service's own shape, without what brokerwq noted on it."""
     return {
         "MessageId": native.get("MessageId", ""),
+        "Body": native.get("Body", ""),
         "Attributes": dict(system),
-        "MessageAttributes": {name: _typed(value) for name, value in attributes.items()},
+        "MessageAttributes": {
+            name: value for name, value in attributes.items() if name != wire.MARK
+        },
     }
-
-
-def _typed(value: Mapping[str, Any]) -> object:
-    if "BinaryValue" in value:
-        return bytes(value["BinaryValue"])
-    text: str = value.get("StringValue", "")
-    if value.get("DataType", "").partition(".")[0] == "Number":
-        try:
-            return Decimal(text)
-        except InvalidOperation:
-            return text
-    return text
 
 
 def _without_sns(

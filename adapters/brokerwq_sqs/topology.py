@@ -42,11 +42,6 @@ def check_spec(spec: QueueSpec, queues: Queues) -> None:
     if name.name == dead.name:
         msg = f"queue {spec.name} cannot be its own dead-letter queue"
         raise ConfigError(msg)
-    if spec.ordered and not name.is_fifo:
-        msg = (
-            f"an ordered queue is a FIFO queue at SQS: call it {spec.name}.fifo, or add ?fifo=true"
-        )
-        raise ConfigError(msg)
     if name.is_fifo != dead.is_fifo:
         msg = f"{spec.name} and {spec.dead_letter_queue} must both be FIFO queues, or neither"
         raise ConfigError(msg)
@@ -138,6 +133,11 @@ def differences_of(
 ) -> list[Difference]:
     """What of the existing queues is not as ``spec`` says; None stands for a missing queue."""
     differences: list[Difference] = []
+    if spec.ordered and not queues.named(spec.name).is_fifo:
+        fix = f"call it {spec.name}.fifo, or write ?fifo=true in the URL"
+        differences.append(
+            Difference(queue=spec.name, property="ordered", wanted=True, found=False, fix=fix)
+        )
 
     def compare(queue: str, name: str, wanted: object, actual: object) -> None:
         if wanted != actual:

@@ -134,6 +134,7 @@ def encode_copy(
     """
     kept = {name: _native(value) for name, value in attributes.items() if name != MARK}
     mark: dict[str, Any] = dict(_reserved(message))
+    del mark[envelope.V]  # that would say that all of it is ours
     if len(kept) >= MAX_ATTRIBUTES:
         if not make_room:
             return None
