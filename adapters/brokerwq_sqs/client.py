@@ -8,10 +8,12 @@ a batch of messages for a lease, and for the rest the core decides.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
 
+import botocore.loaders
 from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
 
@@ -82,11 +84,23 @@ class Api:
         await self._idle.wait()
 
 
+def _new_session() -> Any:
+    session = get_session()
+    # Reading the service's description takes a tenth of a second, most of what opening costs.
+    session.register_component("data_loader", _descriptions())
+    return session
+
+
+@functools.cache
+def _descriptions() -> Any:
+    return botocore.loaders.create_loader()
+
+
 class SdkClients:
     """Clients of one SDK session, so that both share its credentials."""
 
     def __init__(self, settings: SqsSettings) -> None:
-        self._session: Any = settings.session or get_session()
+        self._session: Any = settings.session or _new_session()
 
     def __call__(self, settings: SqsSettings, role: Role, /) -> AbstractAsyncContextManager[Any]:
         """A client that is opened by entering it; see ``ClientFactory``."""

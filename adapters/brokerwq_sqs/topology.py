@@ -20,14 +20,6 @@ LONGEST_RETENTION: Final = 1_209_600
 
 _SHORTEST_RETENTION: Final = 60
 _MAX_LIMIT: Final = 1000
-_READ: Final = (
-    "QueueArn",
-    "VisibilityTimeout",
-    "MessageRetentionPeriod",
-    "RedrivePolicy",
-    "RedriveAllowPolicy",
-)
-
 Attributes = Mapping[str, str]
 
 
@@ -85,7 +77,7 @@ class Topology:
     async def _look(self, queue: str, *, must_exist: bool) -> Attributes | None:
         try:
             found = await self._queues.find(queue)
-            return await self._queues.attributes(found, *_READ)
+            return await self._queues.attributes(found, "All")
         except QueueNotFoundError:
             self._queues.forget(queue)
             if must_exist:

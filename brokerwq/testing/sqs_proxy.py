@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
+from brokerwq.clock import SYSTEM_CLOCK
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
@@ -20,6 +22,7 @@ Mood: TypeAlias = Literal["pass", "refuse", "close", "hang", "503"]
 
 _TARGET: Final = re.compile(rb"x-amz-target: ?AmazonSQS\.(\w+)\r", re.IGNORECASE)
 _LONGEST_MATCH: Final = 80
+_ACCEPT_SECONDS: Final = 0.05
 _UNAVAILABLE: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nContent-Length: 4\r\n"
     b"Connection: close\r\n\r\nbusy"
@@ -81,6 +84,9 @@ class SqsProxy:
     async def _be(self, mood: Mood) -> None:
         self._mood = mood
         if mood == "refuse" and self._server is not None:
+            # asyncio leaves a connection hanging that it accepts while the server closes: first
+            # the mood turns them away, then the door is shut.
+            await SYSTEM_CLOCK.sleep(_ACCEPT_SECONDS)
             self._server.close()
             self._server = None
         elif mood != "refuse" and self._server is None:
@@ -108,7 +114,7 @@ class SqsProxy:
             writer.transport.abort()
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._mood == "close":
+        if self._mood in ("close", "refuse"):
             return
         if self._mood == "503":
             await reader.read(65536)
