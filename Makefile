@@ -25,7 +25,7 @@ setup: $(VENV)/.dev ## make the virtual environment with all that development ne
 .PHONY: demo
 demo: $(VENV)/.demo ## drain 300 pictures with four runners, one of which is killed
 	@$(BIN)/python tools/sample_photos.py $(CACHE)/photos
-	$(BIN)/brokerwq demo --photos $(CACHE)/photos $(ARGS)
+	@$(BIN)/brokerwq demo --photos $(CACHE)/photos --out $(CACHE)/demo $(ARGS)
 
 .PHONY: test
 test: $(VENV)/.dev ## every test, then the contract tests against the built wheel

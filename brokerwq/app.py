@@ -11,14 +11,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypeVar, Unpack, overload
 from weakref import WeakKeyDictionary
 
-from brokerwq._runtime.background import BackgroundLoop
-from brokerwq._runtime.bulk_sending import send_in_chunks
 from brokerwq.backoff import RetryPolicy
-from brokerwq.broker import Broker, build_driver
-from brokerwq.bulk import Outgoing
 from brokerwq.clock import SYSTEM_CLOCK, Clock
 from brokerwq.codecs import Codec
-from brokerwq.decorating import AnyWorker, BatchDecorator, WorkerDecorator, decorator
 from brokerwq.driver.protocol import Driver, QueueSpec
 from brokerwq.driver.registry import find_adapter, redacted
 from brokerwq.durations import Seconds
@@ -26,11 +21,15 @@ from brokerwq.events import Instrumentation, Listener
 from brokerwq.job import Child
 from brokerwq.message import Message
 from brokerwq.middleware import Middleware
-from brokerwq.options import Key, WorkerKeywords, WorkerOptions
-from brokerwq.registry import Registry
 from brokerwq.reports import RunReport, SendReport
+from brokerwq.workers.bulk import Outgoing
+from brokerwq.workers.decorating import AnyWorker, BatchDecorator, WorkerDecorator, decorator
+from brokerwq.workers.options import Key, WorkerKeywords, WorkerOptions
+from brokerwq.workers.registry import Registry
 
 if TYPE_CHECKING:
+    from brokerwq._runtime.background import BackgroundLoop
+    from brokerwq.broker import Broker
     from brokerwq.settings import Settings
 
 T = TypeVar("T")
@@ -240,6 +239,8 @@ class App:
         Raises:
             AdapterMissingError: its client library is not installed.
         """
+        from brokerwq.broker import build_driver  # noqa: PLC0415  -- as in broker()
+
         return build_driver(self._adapter, self._adapter_settings, self.clock)
 
     # -- sending --------------------------------------------------------------------------
@@ -278,6 +279,8 @@ class App:
         loop = asyncio.get_running_loop()
         broker = self._brokers.get(loop)
         if broker is None:
+            from brokerwq.broker import Broker  # noqa: PLC0415  -- an import is quick without
+
             broker = self._brokers[loop] = Broker(
                 self.build_driver(),
                 clock=self.clock,
@@ -288,13 +291,17 @@ class App:
         return broker
 
     async def send_one(self, queue: str, message: Message, delay: float, /) -> None:
-        """Send one message of a worker; see ``brokerwq.plan.Sender``."""
+        """Send one message of a worker; see ``brokerwq.workers.plan.Sender``."""
         await self.broker().send_one(queue, message, delay)
 
     async def send_many(
         self, queue: str, outgoing: AsyncIterator[Outgoing] | Iterator[Outgoing], /
     ) -> SendReport:
-        """Send many messages of a worker; see ``brokerwq.plan.Sender``."""
+        """Send many messages of a worker; see ``brokerwq.workers.plan.Sender``."""
+        from brokerwq._runtime.bulk_sending import (  # noqa: PLC0415  -- as in broker()
+            send_in_chunks,
+        )
+
         return await send_in_chunks(self.broker(), queue, outgoing)
 
     async def send_children(self, children: Sequence[Child], /) -> None:
@@ -309,6 +316,10 @@ class App:
     def run_sync(self, call: Callable[[], Coroutine[Any, Any, T]], /) -> T:
         """Run ``call()`` on the app's background loop, and wait for it in this thread."""
         if self._background is None or self._pid != os.getpid():
+            from brokerwq._runtime.background import (  # noqa: PLC0415  -- as in broker()
+                BackgroundLoop,
+            )
+
             self._background = BackgroundLoop()
         return self._background.run(call)
 

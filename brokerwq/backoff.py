@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 from brokerwq.durations import Seconds, positive_seconds, seconds_of
 from brokerwq.errors import ConfigError
-from brokerwq.outcomes import Outcome, Retry
+from brokerwq.outcomes import DeadLetter, Discard, Done, Outcome, Retry
 
 Rule: TypeAlias = Outcome | type[Outcome] | Callable[[BaseException], Outcome]
-"""What an exception means: an outcome, or a function that looks at it and answers one."""
+"""What an exception means: an outcome, or a function that looks at it and answers one.
+
+Of the classes, ``DeadLetter`` and ``Discard`` take the exception's class name as the reason.
+"""
 
 MAX_ATTEMPTS_LIMIT = 1_000_000
 _MAX_EXPONENT = 64  # 2**64 seconds is beyond any cap, and floats stay finite
@@ -63,6 +67,7 @@ class RetryPolicy:
         if self.jitter not in ("full", "equal", "none"):
             msg = f"jitter must be 'full', 'equal' or 'none', not {self.jitter!r}"
             raise ConfigError(msg)
+        _check_rules(self.on)
 
     def wait_after(self, attempt: int, draw: Callable[[], float] = random.random) -> float:
         """Seconds to wait after failed attempt number ``attempt`` (from 1).
@@ -87,10 +92,35 @@ class RetryPolicy:
         """What ``error`` means by ``on``; a plain ``Retry`` where nothing is said."""
         for cls in type(error).__mro__:
             rule = self.on.get(cls)
-            if rule is None:
-                continue
-            return rule if isinstance(rule, Outcome) else rule(error)
+            if rule is not None:
+                return _apply(rule, error)
         return Retry()
+
+
+def _apply(rule: Rule, error: BaseException) -> Outcome:
+    if isinstance(rule, Outcome):
+        return rule
+    if not isinstance(rule, type):
+        return rule(error)
+    if issubclass(rule, DeadLetter | Discard):
+        return rule(type(error).__qualname__)
+    return cast("type[Outcome]", rule)()  # as _check_rules has seen
+
+
+def _check_rules(rules: object) -> None:
+    if not isinstance(rules, Mapping):
+        msg = f"on must be a mapping of exception classes to outcomes, not {rules!r:.200}"
+        raise ConfigError(msg)
+    for cls, rule in cast("Mapping[object, object]", rules).items():  # whatever it holds
+        if not (isinstance(cls, type) and issubclass(cls, BaseException)):
+            msg = f"on: {cls!r:.200} is no exception class"
+            raise ConfigError(msg)
+        if isinstance(rule, type) and not issubclass(rule, DeadLetter | Discard | Done | Retry):
+            msg = f"on: {cls.__name__}: {rule.__name__} cannot stand alone; give an instance"
+            raise ConfigError(msg)
+        if not (isinstance(rule, Outcome) or callable(rule)) or inspect.iscoroutinefunction(rule):
+            msg = f"on: {cls.__name__}: {rule!r:.200} is neither an outcome nor a plain function"
+            raise ConfigError(msg)
 
 
 def _check_attempts(attempts: object) -> None:

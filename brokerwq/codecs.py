@@ -7,7 +7,8 @@ is imported when a codec is first bound to a type, never with ``import brokerwq`
 What JSON means here, stricter than most parsers, because nothing is ever guessed:
 
 - A body is UTF-8 without a byte order mark (RFC 8259, section 8.1, forbids senders to add one).
-- ``NaN`` and ``Infinity`` are no JSON: refused in both directions, however deeply nested.
+- ``NaN`` and ``Infinity`` are no JSON: refused in both directions, however deeply nested. So
+  are, in sending, a lone surrogate and a ``SecretStr``, of which pydantic would write a mask.
 - An object that names a key twice is refused: two parsers could read two different messages.
 - Types are read by pydantic's JSON mode. It is lax where JSON lacks a type (a date is a
   string) and also reads ``"5"`` as the integer 5; a model that wants none of that says
@@ -133,8 +134,10 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return adapter
 
 
-# Where a NaN may hide: pydantic writes null for it, or a word if a model's config asks for one.
-_may_hold_nan = re.compile(rb"null|NaN|Infinity").search
+# What pydantic writes for a value that it cannot: null, or a word if a config asks for one, for
+# NaN; a mask for a secret; U+FFFD for a lone surrogate in a key. Where one of these stands, the
+# payload is looked through for such a value.
+_is_suspicious = re.compile(rb"null|NaN|Infinity|\*{10}|\xef\xbf\xbd").search
 
 
 class _JsonBound:
@@ -170,8 +173,8 @@ class _JsonBound:
             body = self._to_json(payload, warnings="error", round_trip=True)
         except Exception as exc:  # noqa: BLE001  -- from pydantic or from a user's serializer
             raise PayloadError(self._complaint(payload, exc)) from None
-        if _may_hold_nan(body):
-            self._refuse_nan(payload)
+        if _is_suspicious(body):
+            self._refuse_unfit(payload)
         return body
 
     def _check(self, payload: Any) -> None:
@@ -185,14 +188,14 @@ class _JsonBound:
             msg = f"the payload cannot be checked: {type(exc).__name__}"
             raise PayloadError(msg) from exc
 
-    def _refuse_nan(self, payload: Any) -> None:
+    def _refuse_unfit(self, payload: Any) -> None:
         for complaint in _unfit(self._to_python(payload, round_trip=True), "payload"):
             raise PayloadError(complaint[:MAX_ERROR_CHARS])
 
     def _complaint(self, payload: Any, error: Exception) -> str:
         """Why ``payload`` cannot be written, without its values."""
         text = str(error)
-        mismatch = re.search(r"Expected `(.+?)` .*?input_type=(\w+)\)", text, re.DOTALL)
+        mismatch = re.search(r"Expected `(.+?)` .*?input_type=(\w+)\]", text, re.DOTALL)
         if mismatch:
             field = re.search(r"field_name='(\w+)'", text)
             where = f"field {field[1]!r}" if field else "a part of the payload"
@@ -278,25 +281,34 @@ def _faults(error: ValidationError) -> str:
 def _unfit(value: object, path: str) -> Iterator[str]:
     """What in ``value`` JSON cannot carry, and where."""
     match value:
-        case float() | Decimal():
-            if not math.isfinite(value):
-                yield f"{path} is {value}, which JSON cannot carry"
-        case str():
-            if not value.isascii() and not _is_unicode(value):
-                yield f"{path} holds a lone surrogate, which no encoding carries"
+        case str() | bytes() | bytearray():
+            yield from _unfit_alone(value, path)
         case Mapping():
             entries = cast("Mapping[object, object]", value)  # whatever they are, they are objects
             for key, entry in entries.items():
                 yield from _unfit(key, f"a key of {path}")
-                yield from _unfit(entry, f"{path}.{key!s:.50}")
-        case bytes() | bytearray():
-            pass
+                yield from _unfit(entry, f"{path}.{_printable(key)}")
         case Sequence() | AbstractSet():
             parts = cast("Iterable[object]", value)  # as above
             for nth, part in enumerate(parts):
                 yield from _unfit(part, f"{path}.{nth}")
         case _:
-            pass
+            yield from _unfit_alone(value, path)
+
+
+def _unfit_alone(value: object, path: str) -> Iterator[str]:
+    if isinstance(value, float | Decimal):
+        if not math.isfinite(value):
+            yield f"{path} is {value}, which JSON cannot carry"
+    elif isinstance(value, str):
+        if not value.isascii() and not _is_unicode(value):
+            yield f"{path} holds a lone surrogate, which no encoding carries"
+    elif hasattr(value, "get_secret_value"):
+        yield f"{path} is a secret, which would be sent as stars; give it a serializer"
+
+
+def _printable(key: object) -> str:
+    return f"{key!s:.50}".encode("ascii", "backslashreplace").decode()
 
 
 def _is_unicode(text: str) -> bool:
@@ -309,8 +321,9 @@ def _is_unicode(text: str) -> bool:
 
 def kind_name(kind: Any) -> str:
     """``kind`` as its author wrote it, as far as Python remembers."""
-    name = kind.__qualname__ if isinstance(kind, type) and not hasattr(kind, "__args__") else kind
-    return f"{name!s:.200}".replace("typing.", "").replace("NoneType", "None")
+    if isinstance(kind, type) and not hasattr(kind, "__args__"):
+        kind = kind.__qualname__.rpartition("<locals>.")[2]
+    return f"{kind!s:.200}".replace("typing.", "").replace("NoneType", "None")
 
 
 JSON: Final = JsonCodec()

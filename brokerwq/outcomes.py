@@ -11,6 +11,11 @@ from datetime import timedelta
 from brokerwq.durations import Seconds, seconds_of
 
 
+def _text(reason: object) -> str:
+    # ``raise DeadLetter(error)`` is what many will write, and no reason to fail.
+    return "" if reason is None else str(reason)
+
+
 class Outcome(Exception):  # noqa: N818  -- control flow, not an error
     """Base of the outcomes; as an entry of a batch handler's answer, see ``Done``."""
 
@@ -30,7 +35,7 @@ class Retry(Outcome):
     def __init__(self, after: Seconds | None = None, *, reason: str = "") -> None:
         super().__init__(reason)
         self.after = None if after is None else seconds_of(after, "after", floor=0.0)
-        self.reason = reason
+        self.reason = _text(reason)
 
 
 class Snooze(Outcome):
@@ -39,7 +44,7 @@ class Snooze(Outcome):
     def __init__(self, after: Seconds, *, reason: str = "") -> None:
         super().__init__(reason)
         self.after = seconds_of(after, "after", floor=0.0)
-        self.reason = reason
+        self.reason = _text(reason)
 
 
 class Discard(Outcome):
@@ -47,7 +52,7 @@ class Discard(Outcome):
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason = _text(reason)
 
 
 class DeadLetter(Outcome):
@@ -55,7 +60,7 @@ class DeadLetter(Outcome):
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason = _text(reason) or "unspecified"
 
 
 SNOOZE_LIMIT = timedelta(days=14).total_seconds()

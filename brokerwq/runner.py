@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import threading
 from collections.abc import Callable, Generator, Sequence
@@ -19,6 +20,7 @@ from brokerwq.errors import ConfigError
 from brokerwq.events import Instrumentation
 from brokerwq.reports import RunReport
 from brokerwq.telemetry import EventLog, fan_out
+from brokerwq.telemetry.logs import LOGGER
 
 if TYPE_CHECKING:
     from brokerwq.app import App
@@ -61,6 +63,10 @@ class Runner:
         self._unknown_after = settings.unknown_after
         self._reconnect_cap = settings.reconnect_cap
         self._instrumentation = _instrumentation(app.telemetry, log=log)
+        # A log that leaves them out need not be told of every job that just works.
+        self._detailed = app.telemetry is not None or (
+            log and logging.getLogger(LOGGER).isEnabledFor(logging.DEBUG)
+        )
         self._queues = self._chosen(queues)
         self._engine: Engine | None = None
         self._stop_code: int | None = None
@@ -152,6 +158,7 @@ class Runner:
             reconnect_cap=self._reconnect_cap,
             clock=app.clock,
             instrumentation=self._instrumentation,
+            detailed=self._detailed,
             send_children=app.send_children,
         )
 

@@ -30,7 +30,7 @@ from brokerwq_memory.space import Queue, Space
 DEFAULT_LEASE = 60.0
 """Seconds; for a queue that was declared without a lease."""
 
-_MAX_NAME_BYTES = 200
+_MAX_NAME_BYTES = 255
 
 _CAPABILITIES = Capabilities(
     max_claim=1000,
@@ -138,6 +138,7 @@ class MemoryDriver:
                 delayed=Count(found.delayed),
                 dead=Count(len(dead.ready) + dead.leased + dead.delayed if dead else 0),
                 oldest_age=None if oldest is None else now - oldest,
+                next_due=found.next_due(now),
             )
 
     async def purge(self, queue: str, /) -> None:
@@ -163,19 +164,16 @@ class MemoryDriver:
 def _differences(spec: QueueSpec, found: Queue | None, *, is_final: bool) -> list[Difference]:
     """What of ``spec`` cannot be had.
 
-    A queue that came into being as another's dead-letter queue has neither lease nor
-    dead-letter queue yet; the first declaration sets them, unless the answer is final.
+    A queue that came into being as another's dead-letter queue has none of its own yet; the
+    first declaration sets it, unless the answer is final.
     """
     pairs: list[tuple[str, object, object]] = []
     if spec.ordered:
         pairs.append(("ordered", True, False))
     if spec.retention is not None and spec.retention != math.inf:
         pairs.append(("retention", spec.retention, math.inf))
-    if found is not None:
-        if spec.lease is not None and (is_final or found.lease is not None):
-            pairs.append(("lease", spec.lease, found.lease))
-        if is_final or found.dead_letter is not None:
-            pairs.append(("dead_letter", spec.dead_letter_queue, found.dead_letter))
+    if found is not None and (is_final or found.dead_letter is not None):
+        pairs.append(("dead_letter", spec.dead_letter_queue, found.dead_letter))
     return [
         Difference(queue=spec.name, property=name, wanted=wanted, found=actual)
         for name, wanted, actual in pairs
@@ -186,5 +184,5 @@ def _differences(spec: QueueSpec, found: Queue | None, *, is_final: bool) -> lis
 def _check_name(name: str) -> None:
     size = len(name.encode("utf-8", "surrogatepass"))
     if not 1 <= size <= _MAX_NAME_BYTES or not name.isprintable():
-        msg = f"queue name {name!r:.200} must be printable and have 1 to {_MAX_NAME_BYTES} bytes"
+        msg = f"queue name {name!r:.300} must be printable and have 1 to {_MAX_NAME_BYTES} bytes"
         raise ConfigError(msg)

@@ -93,9 +93,25 @@ class Queue:
             self._leave_timer(record)
             self.ready.append(record)
 
+    @property
+    def timers(self) -> int:
+        """How many ends of leases and delays are kept, those of settled messages included."""
+        return len(self._timers)
+
     def next_at(self) -> float | None:
         """When something may become ready by itself; early at worst, never late."""
         return self._timers[0][0] if self._timers else None
+
+    def next_due(self, now: float) -> float | None:
+        """Seconds until the first delay ends; None without one."""
+        return min(
+            (
+                record.at - now
+                for _, ticket, record in self._timers
+                if record.ticket == ticket and not record.is_leased
+            ),
+            default=None,
+        )
 
     def put(self, record: Record, now: float, delay: float, ticket: int) -> None:
         """Add ``record``, ready after ``delay`` seconds, and wake who waits."""

@@ -56,33 +56,38 @@ class Connection:
             QueueMismatchError: queues exist with other properties; all of them are named.
             DriverError: the broker refused for good.
         """
-        if not await self._patiently(self.driver.open):
+        if await self._patiently(self._open) is None:
             return False
-        differences: list[Difference] = []
 
-        async def declare_all() -> None:
-            differences.clear()
-            for spec in specs:
-                check_only = spec.declare != "create"
-                differences.extend(await self.driver.declare(spec, check_only=check_only))
+        async def declare_all() -> list[Difference]:
+            return [
+                difference
+                for spec in specs
+                for difference in await self.driver.declare(
+                    spec.asked, check_only=spec.declare != "create"
+                )
+            ]
 
-        if not await self._patiently(declare_all):
-            return False
+        differences = await self._patiently(declare_all)
         if differences:
             raise QueueMismatchError("; ".join(map(_described, differences)))
+        return differences is not None
+
+    async def _open(self) -> bool:
+        await self.driver.open()
         return True
 
-    async def consume(self, spec: QueueSpec, prefetch: int) -> Consumer:
-        """A consumer of ``spec``.
+    async def consume(self, spec: QueueSpec, prefetch: int) -> Consumer | None:
+        """A consumer of ``spec``; None if told to stop before it could be had.
 
         Raises:
-            DriverError: it cannot be had.
+            DriverError: the broker refused for good.
         """
 
         async def consume() -> Consumer:
             return await self.driver.consume(spec.name, lease=spec.lease, prefetch=prefetch)
 
-        return await self._bounded(consume)
+        return await self._patiently(consume)
 
     async def inspect(self, queue: str) -> QueueStats:
         """Count the messages of ``queue``.
@@ -110,7 +115,8 @@ class Connection:
             raise TransientError(msg)
         return answer[0]
 
-    async def _patiently(self, call: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+    async def _patiently(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
+        """What ``call`` answers, however often it must be asked; None if told to stop."""
         stop = asyncio.ensure_future(self._lifecycle.stop_asked.wait())
         try:
             while not stop.done():
@@ -119,15 +125,15 @@ class Connection:
                 if not attempt.done():
                     attempt.cancel()
                     await asyncio.gather(attempt, return_exceptions=True)
-                    return False
+                    return None
                 error = attempt.exception()
                 if error is None:
                     self._recovered()
-                    return True
+                    return attempt.result()
                 if not (isinstance(error, DriverError) and error.retryable):
                     raise error
                 await self._pause(error, stop)
-            return False
+            return None
         finally:
             stop.cancel()
 

@@ -87,6 +87,7 @@ class Engine:
             send_children=plan.send_children,
             request_exit=self.lifecycle.ask_stop,
             instrumentation=plan.instrumentation,
+            detailed=plan.detailed,
             state=state,
         )
         isolation = Isolation(self._lanes.values, plan.instrumentation)
@@ -97,7 +98,7 @@ class Engine:
             dispatcher.run,
             clock=plan.clock,
             read_ahead=returns is not UncountedReturn.COUNTED,
-            stale=dispatcher.put_back_unstarted,
+            stale=dispatcher.put_back_stale,
             crashed=self.lifecycle.fail,
         )
         dispatcher.slots = isolation.slots = slots

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import Context, copy_context
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 
@@ -27,12 +29,17 @@ Cause: TypeAlias = Literal["", "timeout", "lost", "stop"]
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """What one slot runs at a time: one message, or the messages of one batch call."""
+    """What one slot runs at a time: one message, or the messages of one batch call.
+
+    ``pause`` is how long its messages stay away should they be put back unrun.
+    """
 
     route: Route
     helds: list[Held]
     put_at: float = 0.0
+    pause: float = 0.0
     scope: anyio.CancelScope | None = None
+    context: Context | None = None
     cause: Cause = ""
     _lost: int = 0
 
@@ -84,6 +91,7 @@ class Shared:
         send_children: Sends what a job enqueued, before it is acked.
         request_exit: A handler asked for the process to end, with this code.
         instrumentation: Put around each handler.
+        detailed: Whether even the start and the success of each job are told.
         stopping: The runner stops.
         aborting: The slots themselves are being cancelled.
         state: What the application's lifespan gave.
@@ -95,6 +103,7 @@ class Shared:
     send_children: Callable[[Sequence[Child]], Awaitable[None]]
     request_exit: Callable[[int], object]
     instrumentation: Instrumentation | None = None
+    detailed: bool = False
     stopping: bool = False
     aborting: bool = False
     state: Any = None
@@ -169,7 +178,7 @@ def _decode(route: Route, job: Job) -> tuple[object, str]:
         return route.decode(job.message), ""
     except EnvelopeError as error:
         return None, str(error) or "the body cannot be read"
-    except Exception as error:  # noqa: BLE001 -- a validator is user code: a bad body, not a bug
+    except BaseException as error:  # noqa: BLE001 -- a validator is user code: a bad body, no bug
         return None, f"{type(error).__qualname__} while reading the body"
 
 
@@ -187,7 +196,7 @@ async def _run(
     seconds = shared.clock.now() - started
     outcomes = _outcomes(shared, work, answer, error, finished=finished)
     if any(isinstance(outcome, Done) for outcome in outcomes):
-        outcomes, error = await _send_children(shared, jobs, outcomes, error)
+        outcomes, error = await _send_children(shared, work, jobs, outcomes, error)
     label = "timeout" if work.cause == "timeout" else "failed"
     cancelled = work.cause == "stop" and not isinstance(error, Outcome)
     return [
@@ -247,8 +256,12 @@ async def _call(shared: Shared, work: Work, jobs: list[Job], payloads: list[obje
     surroundings: AbstractContextManager[None] = nullcontext()
     if shared.instrumentation is not None:
         deliveries = [held.delivery for held in work.helds]
-        surroundings = shared.instrumentation.processing(deliveries, route.name, jobs[0].attempt)
+        surroundings = shared.instrumentation.processing(
+            deliveries, route.name, jobs[0].attempt, lambda: work.cause
+        )
     with surroundings:
+        if shared.instrumentation is not None:
+            work.context = copy_context()
         if route.batch:
             return await _invoke(shared, route, jobs, payloads)
         if not route.middleware:
@@ -263,8 +276,21 @@ async def _call(shared: Shared, work: Work, jobs: list[Job], payloads: list[obje
 async def _invoke(shared: Shared, route: Route, job: Any, payload: Any) -> object:
     if route.is_async:
         return cast("object", await route.call(job, payload))
+
+    def call() -> tuple[object, BaseException | None]:
+        # Handed over as a value: asyncio closes a coroutine into which it throws a
+        # GeneratorExit, and a future refuses a StopIteration.
+        try:
+            return route.call(job, payload), None
+        except BaseException as raised:  # noqa: BLE001 -- raised again in the slot
+            return None, raised
+
     # Never abandoned: a thread cannot be stopped, so its slot stays taken until it returns.
-    return await anyio.to_thread.run_sync(route.call, job, payload, limiter=shared.threads)
+    answer, error = await anyio.to_thread.run_sync(call, limiter=shared.threads)
+    if error is not None:
+        raise error
+    # A plain function may hand on a coroutine; dropped, it would be work that was never done.
+    return await answer if inspect.isawaitable(answer) else answer
 
 
 def _outcomes(
@@ -334,7 +360,11 @@ def _error_behind(outcome: Outcome, error: BaseException | None) -> BaseExceptio
 
 
 async def _send_children(
-    shared: Shared, jobs: list[Job], outcomes: list[Outcome], error: BaseException | None
+    shared: Shared,
+    work: Work,
+    jobs: list[Job],
+    outcomes: list[Outcome],
+    error: BaseException | None,
 ) -> tuple[list[Outcome], BaseException | None]:
     results = list(outcomes)
     for n, (job, outcome) in enumerate(zip(jobs, outcomes, strict=True)):
@@ -342,10 +372,22 @@ async def _send_children(
         if not children or not isinstance(outcome, Done):
             continue
         try:
-            await shared.send_children(children)
+            await _in_context(work.context, shared.send_children(children))
         except Exception as failure:  # noqa: BLE001 -- any: the job must then run again
             results[n], error = Retry(), failure
     return results, error
+
+
+async def _in_context(context: Context | None, sending: Awaitable[None]) -> None:
+    # The handler has ended; what it asked for is still its own in a trace.
+    if context is None:
+        await sending
+        return
+
+    async def send() -> None:
+        await sending
+
+    await asyncio.create_task(send(), context=context)
 
 
 def _uncancel() -> None:

@@ -45,6 +45,7 @@ class Held:
         "_clock",
         "_lost",
         "delivery",
+        "is_leaving",
         "keeper",
         "limit_at",
         "on_lost",
@@ -58,6 +59,7 @@ class Held:
         self.keeper = keeper
         self.trusted_until = trusted_until
         self.limit_at = math.inf
+        self.is_leaving = False
         self.on_lost: OnLost | None = None
         self._clock = clock
         self._lost = False
@@ -174,6 +176,8 @@ class LeaseKeeper:
 
         A heartbeat that overtakes a release would hide the message for another lease.
         """
+        for held in helds:
+            held.is_leaving = True
         busy = bool(self._rounds) and not self._beating.isdisjoint(helds)
         self._beating.difference_update(helds)
         self._held.difference_update(helds)
@@ -182,7 +186,11 @@ class LeaseKeeper:
                 await asyncio.wait(self._rounds)
 
     def keep_again(self, held: Held) -> None:
-        """Take ``held`` back into care: its settle did not go through."""
+        """Watch over ``held`` again: its settle did not go through.
+
+        What is on its way back is not extended any more, so that its settle is tried for one
+        lease at most.
+        """
         if not held.lost:
             self._held.add(held)
             self._arm(held.trusted_until)
@@ -252,7 +260,11 @@ class LeaseKeeper:
         now = self._clock.now()
         # Neither what runs longer anyway (the job asked for it) nor what is being extended.
         short = now + self.lease - self.margin - _TICK
-        due = [h for h in self._held if h.trusted_until < short and h not in self._beating]
+        due = [
+            held
+            for held in self._held
+            if held.trusted_until < short and not held.is_leaving and held not in self._beating
+        ]
         self._beating.update(due)
         size = self.capabilities.max_settle
         try:
@@ -263,7 +275,7 @@ class LeaseKeeper:
 
     async def _extend_batch(self, helds: list[Held]) -> None:
         asked = self._clock.now()
-        helds = [held for held in helds if held in self._held and asked < held.limit_at]
+        helds = [h for h in helds if h in self._held and not h.is_leaving and asked < h.limit_at]
         if not helds:
             return
         results: Sequence[DriverError | None] = ()

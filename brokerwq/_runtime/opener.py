@@ -54,9 +54,10 @@ class Opener:
 
     async def open_all(self) -> None:
         """Open every lane of the plan, then begin to claim for all of them."""
-        lanes = [await self._open(spec, routes) for spec, routes in self._plan.queues]
-        for lane in lanes:
-            self._start_intake(lane)
+        opened = [await self._open(spec, routes) for spec, routes in self._plan.queues]
+        for lane in opened:
+            if lane is not None:
+                self._start_intake(lane)
 
     async def quiesce(self, lane: Lane) -> None:
         """Stop receiving on ``lane`` and settle what it holds."""
@@ -65,10 +66,12 @@ class Opener:
         await lane.settler.flush()
 
     async def reopen(self, lane: Lane) -> Lane:
-        """A new consumer for ``lane``, which was quiesced."""
+        """A new consumer for ``lane``, which was quiesced; none if told to stop meanwhile."""
         routes = [*lane.routes.values(), *([lane.foreign] if lane.foreign else [])]
         await self.close(lane)
         fresh = await self._open(lane.spec, list(dict.fromkeys(routes)))
+        if fresh is None:
+            return lane
         self._start_intake(fresh)
         return fresh
 
@@ -80,12 +83,14 @@ class Opener:
             await self._bridge.call(lane.keeper.consumer.aclose)
         self._lanes.pop(lane.keeper, None)
 
-    async def _open(self, spec: QueueSpec, routes: Sequence[Route]) -> Lane:
+    async def _open(self, spec: QueueSpec, routes: Sequence[Route]) -> Lane | None:
         plan = self._plan
         capabilities = self._connection.driver.capabilities
         batch = next((route for route in routes if route.batch), None)
         prefetch = plan.slots * (batch.batch if batch else 1)
         consumer = await self._connection.consume(spec, prefetch)
+        if consumer is None:
+            return None
         keeper = LeaseKeeper(
             consumer,
             capabilities,

@@ -68,9 +68,9 @@ class Sending:
             self._batcher = Batcher(
                 self._send_waiting, max_items=driver.capabilities.max_send, max_calls=_CALLS
             )
-        with self._sending(message.type, 1) as headers:
+        with self._sending(message.type, 1, message.id) as headers:
             if headers:
-                message = replace(message, headers={**message.headers, **headers})
+                message = replace(message, headers={**headers, **message.headers})
             answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._batcher.put(Outgoing(message, delay, answer))
             await answer
@@ -84,7 +84,7 @@ class Sending:
         with self._sending(outgoing[0][0].type, len(outgoing)) as headers:
             if headers:
                 outgoing = [
-                    (replace(message, headers={**message.headers, **headers}), delay)
+                    (replace(message, headers={**headers, **message.headers}), delay)
                     for message, delay in outgoing
                 ]
             try:
@@ -98,11 +98,11 @@ class Sending:
             await self._batcher.aclose()
 
     def _sending(
-        self, type_: str, count: int
+        self, type_: str, count: int, message_id: str = ""
     ) -> contextlib.AbstractContextManager[Mapping[str, str]]:
         if self._instrumentation is None:
             return contextlib.nullcontext({})
-        return self._instrumentation.sending(self._queue, type_, count)
+        return self._instrumentation.sending(self._queue, type_, count, message_id)
 
     async def _send_waiting(self, batch: list[Outgoing]) -> None:
         results: Sequence[DriverError | None]

@@ -209,6 +209,9 @@ class Settler:
             self._put(request)
         elif error.retryable:
             pause = min(_FIRST_PAUSE * 2.0 ** (request.tries - 1), _LONGEST_PAUSE)
+            # Not past the point at which the lease leaves time for another way out.
+            left = request.held.remaining - self._keeper.margin
+            pause = min(pause, max(left, _FIRST_PAUSE))
             self._clock.call_at(self._clock.now() + pause, lambda: self._put(request))
         else:
             self._give_up(request, error)

@@ -265,7 +265,7 @@ def text_of(error: BaseException) -> str:
     """The text of ``error``, cut; an exception whose text cannot be had says so."""
     try:
         return _carriable(str(error)[:MAX_TEXT])
-    except Exception as broken:  # noqa: BLE001 -- a user's __str__ may raise anything
+    except BaseException as broken:  # noqa: BLE001 -- a user's __str__ may raise anything
         return f"(its text cannot be had: {type(broken).__qualname__})"
 
 

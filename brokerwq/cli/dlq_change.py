@@ -46,8 +46,9 @@ def redrive(
 ) -> None:
     """Send them back to be run again.
 
-    Attempts start afresh. A message keeps its id, body, headers and the note of why it died. It is deleted here once
-    the broker has the copy; stopped half-way, a message may be there twice, never lost.
+    Attempts start afresh. A message keeps its id, body, headers and the note of why it died.
+    It is deleted here once the broker has the copy; stopped half-way, a message may be there
+    twice, never lost.
     """
     require_choice(selection, everything=everything)
     if dry_run:
@@ -135,7 +136,8 @@ def export(*, graveyard: Graveyard, selection: Selection, limit: int | None, fil
 def import_(*, graveyard: Graveyard, file: IO[str], dry_run: bool) -> None:
     """Put exported ones back.
 
-    Reads FILE; - reads a pipe. All lines are checked first: with one that is wrong, named by its number, nothing is sent.
+    Reads FILE; - reads a pipe. All lines are checked first: with one that is wrong, named by
+    its number, nothing is sent.
     """
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="surrogateescape") as checked:
         count = 0

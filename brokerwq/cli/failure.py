@@ -14,6 +14,7 @@ from brokerwq.errors import (
     BrokerwqError,
     ConfigError,
     DriverError,
+    EnqueueError,
     EnvelopeError,
     PayloadError,
     QueueMismatchError,
@@ -51,14 +52,15 @@ class TerminatedError(Exception):
 class FinishedWithError(Exception):
     """The verb has said all there is to say; only the exit code is left."""
 
-    def __init__(self, code: ExitCode) -> None:
+    def __init__(self, code: int) -> None:
         super().__init__(code)
         self.code = code
 
 
 def say(text: str) -> None:
     """Write one line for people to standard error, beside the data on standard output."""
-    click.echo(f"brokerwq: {one_line(text)}", err=True)
+    # Looked up anew each time: a progress bar puts its own stream there to stay below.
+    print(f"brokerwq: {one_line(text)}", file=sys.stderr)  # noqa: T201
 
 
 def one_line(text: str) -> str:
@@ -66,49 +68,59 @@ def one_line(text: str) -> str:
     return _PASSWORD.sub(r"\1:***@", " ".join(text.split()))
 
 
-def report(error: BaseException) -> ExitCode:
+def report(error: BaseException) -> int:
     """Tell people about ``error``; the exit code for it."""
-    if os.environ.get(TRACEBACK) and not isinstance(error, FinishedWithError):
+    if isinstance(error, FinishedWithError):
+        return error.code
+    if os.environ.get(TRACEBACK):
         traceback.print_exception(error, file=sys.stderr)
+    if isinstance(error, click.UsageError) and _is_help(error):
+        click.echo(error.message, err=True)
+    elif text := _words(error):
+        say(text)
+    return code_of(error)
+
+
+def _is_help(error: click.UsageError) -> bool:
+    """Whether a group was called without a verb: then the message is its help."""
+    return error.ctx is not None and error.message == error.ctx.get_help()
+
+
+def _words(error: BaseException) -> str:
     match error:
-        case FinishedWithError():
-            return error.code
-        case click.UsageError() if error.ctx and error.message == error.ctx.get_help():
-            click.echo(error.message, err=True)  # a group was called without a verb
-            return ExitCode.USAGE
+        case TerminatedError() | KeyboardInterrupt() | click.Abort():
+            return ""
+        case click.UsageError() if error.ctx is not None:
+            text = error.format_message().rstrip(".")
+            return f"{text} (see {error.ctx.command_path} --help)"
         case click.ClickException():
-            say(_of_click(error))
-            return ExitCode.USAGE
-        case TerminatedError():
-            return ExitCode.TERMINATED
-        case KeyboardInterrupt() | click.Abort():
-            return ExitCode.INTERRUPTED
+            return error.format_message()
         case BrokerwqError():
-            say(str(error) or type(error).__name__)
-            return code_of(error)
+            return str(error) or type(error).__name__
         case _:
-            say(
+            return (
                 f"internal error: {type(error).__name__}: {error} "
                 f"(set {TRACEBACK}=1 to see where, and please report it)"
             )
-            return ExitCode.INTERNAL
 
 
-def code_of(error: BrokerwqError) -> ExitCode:
+_CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
+    (TerminatedError, ExitCode.TERMINATED),
+    (KeyboardInterrupt, ExitCode.INTERRUPTED),
+    (click.Abort, ExitCode.INTERRUPTED),
+    (click.ClickException, ExitCode.USAGE),
+    (ConfigError, ExitCode.USAGE),
+    (PayloadError, ExitCode.USAGE),
+    (EnvelopeError, ExitCode.USAGE),
+    (QueueMismatchError, ExitCode.DIFFERS),
+    (DriverError, ExitCode.UNREACHABLE),
+    (EnqueueError, ExitCode.UNREACHABLE),
+)
+
+
+def code_of(error: BaseException) -> ExitCode:
     """The exit code for ``error``."""
-    match error:
-        case ConfigError() | PayloadError() | EnvelopeError():
-            return ExitCode.USAGE
-        case QueueMismatchError():
-            return ExitCode.DIFFERS
-        case DriverError():
-            return ExitCode.UNREACHABLE
-        case _:
-            return ExitCode.DEAD_LETTERS
-
-
-def _of_click(error: click.ClickException) -> str:
-    text = error.format_message()
-    if isinstance(error, click.UsageError) and error.ctx is not None:
-        text = f"{text.rstrip('.')} (see {error.ctx.command_path} --help)"
-    return text
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code
+    return ExitCode.INTERNAL

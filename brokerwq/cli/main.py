@@ -8,12 +8,18 @@ from collections.abc import Sequence
 
 import click
 
-from brokerwq import __version__
+from brokerwq.cli.config import config
+from brokerwq.cli.conform import conform
+from brokerwq.cli.demo import demo
 from brokerwq.cli.dlq import dlq
 from brokerwq.cli.dlq_change import delete, export, import_, redrive
+from brokerwq.cli.drain import drain
+from brokerwq.cli.enqueue import enqueue
 from brokerwq.cli.failure import report
 from brokerwq.cli.queues import queues
+from brokerwq.cli.run import run
 from brokerwq.cli.size import size
+from brokerwq.version import __version__
 
 
 @click.group(
@@ -30,7 +36,7 @@ def brokerwq() -> None:
 
 for command in (redrive, delete, export, import_):
     dlq.add_command(command)
-for command in (queues, dlq, size):
+for command in (run, drain, enqueue, queues, dlq, size, conform, config, demo):
     brokerwq.add_command(command)
 
 

@@ -12,7 +12,9 @@ LIMIT: Final = 200
 _WINDOW: Final = 10 * LIMIT
 _CHAIN: Final = 5
 _FRAMES: Final = 20
-_STACK_LIMIT: Final = 8000
+STACK_LIMIT: Final = 8000
+"""Characters that a stack keeps: its end, where the exception was raised."""
+
 
 # Greedy up to the last "@": a password that was not percent-encoded may hold one itself.
 _USER_INFO = re.compile(r"://[^\s'\"<>]*@")
@@ -82,4 +84,10 @@ def stack_of(error: BaseException) -> str:
         hidden = current.__suppress_context__
         current = current.__cause__ or (None if hidden else current.__context__)
     # Lines of source are shown, and some hold a password.
-    return presentable("\n\nled to\n\n".join(reversed(pieces))[-_STACK_LIMIT:], _STACK_LIMIT)
+    return presentable("\n\nled to\n\n".join(reversed(pieces))[-STACK_LIMIT:], STACK_LIMIT)
+
+
+def described(error: BaseException) -> str:
+    """Where ``error`` was raised, and in its last line what it says, presentable."""
+    text = text_of(error)
+    return f"{stack_of(error)}: {text}" if text else stack_of(error)

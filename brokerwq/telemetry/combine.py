@@ -164,8 +164,7 @@ class _Nested:
             try:
                 self._entered.pop().__exit__(kind, error, traceback)
             except Exception as exc:  # noqa: BLE001 -- telemetry never breaks a job
-                if exc is not error:
-                    self._fault.report("the end of a span", exc)
+                self._fault.report("the end of a span", exc)
 
 
 class _AllAround(_Nested, AbstractContextManager[None]):

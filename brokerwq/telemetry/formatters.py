@@ -13,7 +13,16 @@ import sys
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from brokerwq.telemetry._text import LIMIT, cut, presentable, stack_of, text_of, type_of
+from brokerwq.telemetry._text import (
+    LIMIT,
+    STACK_LIMIT,
+    cut,
+    described,
+    presentable,
+    stack_of,
+    text_of,
+    type_of,
+)
 
 _OWN: Final = frozenset(
     {*logging.makeLogRecord({}).__dict__, "message", "asctime", "color_message", "taskName"}
@@ -46,6 +55,8 @@ class JsonFormatter(logging.Formatter):
             line.setdefault("error_type", type_of(error))
             line.setdefault("error", text_of(error))
             line["stack"] = stack_of(error)
+        elif record.exc_text:
+            line["stack"] = presentable(record.exc_text, 2 * STACK_LIMIT)
         return json.dumps(line)
 
 
@@ -63,9 +74,11 @@ class TerseFormatter(logging.Formatter):
         ]
         line = " ".join([time, record.levelname, text, *fields])
         error = _error(record)
-        if error is None:
-            return line
-        return f"{line}\n{_printable(stack_of(error))}: {_printable(text_of(error))}"
+        if error is not None:
+            return f"{line}\n{_printable(described(error))}"
+        if record.exc_text:
+            return f"{line}\n{_printable(presentable(record.exc_text, 2 * STACK_LIMIT))}"
+        return line
 
 
 def _text(record: logging.LogRecord) -> str:

@@ -18,7 +18,7 @@ from brokerwq.clock import SYSTEM_CLOCK, Clock
 from brokerwq.driver.protocol import Certainty, QueueStats
 from brokerwq.events import Event
 from brokerwq.telemetry._fault import Fault
-from brokerwq.telemetry._text import presentable
+from brokerwq.telemetry._text import described, presentable, text_of
 
 LOGGER: Final = "brokerwq"
 
@@ -32,7 +32,7 @@ _PAUSE: Final = 2.0
 """Seconds between two lines of one kind that an outage repeats: with the line that ends it,
 all kinds together stay under two lines a second."""
 
-_ENDED: Final[Mapping[str, Line]] = {
+ENDED: Final[Mapping[str, Line]] = {
     "done": (DEBUG, "job done"),
     "failed": (WARNING, "job failed"),
     "timeout": (WARNING, "job ran out of time"),
@@ -95,7 +95,18 @@ class EventLog:
         extra = _fields(event)
         if suppressed:
             extra["suppressed"] = suppressed
-        self._logger.log(level, text, extra=extra, exc_info=_traceback_of(event))
+        self._write(level, text, extra, getattr(event, "error", None))
+
+    def _write(self, level: int, text: str, extra: dict[str, Any], error: object) -> None:
+        logger = self._logger
+        record = logger.makeRecord(
+            logger.name, level, __file__, 0, text, (), None, func="EventLog", extra=extra
+        )
+        if isinstance(error, BaseException):
+            # Not as exc_info: any formatter but ours would print all that the exception and
+            # its causes say, and they may quote a payload.
+            record.exc_text = described(error)
+        logger.handle(record)
 
     def _suppressed(self, event: Event) -> int | None:
         """How many lines were left out before this one; None leaves this one out as well."""
@@ -144,7 +155,7 @@ class _Pace:
 
 def _line(event: Event) -> Line:
     if isinstance(event, events.JobEnded):
-        return _ENDED.get(event.outcome, LINES[events.JobEnded])
+        return ENDED.get(event.outcome, LINES[events.JobEnded])
     if isinstance(event, events.MessagesSent) and event.failed:
         return WARNING, "messages not sent"
     if isinstance(event, events.StateChanged) and event.state == "degraded":
@@ -152,17 +163,15 @@ def _line(event: Event) -> Line:
     return LINES.get(type(event), (DEBUG, "event"))
 
 
-def _traceback_of(event: Event) -> BaseException | None:
-    return event.error if isinstance(event, events.JobEnded) else None
-
-
 def _fields(event: Event) -> dict[str, Any]:
     found: dict[str, Any] = {"event": type(event).__name__}
     for field in fields(event):
         value: object = getattr(event, field.name)
+        if value is None:
+            continue
         if isinstance(value, BaseException):
-            continue  # goes with the record as its traceback
-        if isinstance(value, QueueStats):
+            found[field.name] = text_of(value)
+        elif isinstance(value, QueueStats):
             found.update(_counts(value))
         elif isinstance(value, tuple):
             found[field.name] = _joined(cast("tuple[object, ...]", value))

@@ -114,6 +114,7 @@ class Bench:
         self._numbers = itertools.count(1)
         self._specs: dict[str, QueueSpec] = {}
         self._claimed: list[tuple[Consumer, list[Delivery]]] = []
+        self._claimed_at: dict[Delivery, float] = {}
 
     @property
     def can(self) -> Capabilities:
@@ -191,6 +192,7 @@ class Bench:
             got = await consumer.claim(asked, min(max(left, 0.0), self.can.max_wait))
             expect(len(got) <= asked, f"claim({asked}) must not bring {len(got)} messages")
             found.extend(got)
+            self._claimed_at.update(dict.fromkeys(got, self.clock.now()))
             if not got:
                 expect(left > 0, f"{count} messages must be claimable, but only {len(found)} came")
                 await self.breathe()
@@ -243,11 +245,12 @@ class Bench:
             raise TooSlowError(msg)
 
     async def lose(self, consumer: Consumer, delivery: Delivery) -> None:
-        """Let the lease of ``delivery`` end."""
+        """Let the lease of ``delivery``, which was claimed through this bench, end."""
         if self.harness.expire is not None:
             await self.harness.expire(delivery)
-        else:
-            await self.clock.sleep(consumer.lease * 1.02)
+            return
+        ends_at = self._claimed_at.get(delivery, self.clock.now()) + 1.02 * consumer.lease
+        await self.clock.sleep(max(0.0, ends_at - self.clock.now()))
 
     async def breathe(self) -> None:
         """Let others run; short against every lease."""

@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 
 from brokerwq.clock import SYSTEM_CLOCK
-from brokerwq.driver.capabilities import Capabilities
 from brokerwq.testing.bench import Bench, CheckFailedError, TooSlowError
 from brokerwq.testing.catalogue import Check
 from brokerwq.testing.checks import all_checks
@@ -83,41 +82,31 @@ async def run_checks(
     async with harness.connect() as driver:
         capabilities = driver.capabilities
     for check in all_checks() if checks is None else checks:
-        yield _left_out(check, harness, capabilities) or await _run(check, harness, limit)
+        unmet = check.unmet(capabilities)
+        yield (
+            _not_applicable(check, unmet) if unmet else await run_check(check, harness, limit=limit)
+        )
 
 
 async def run_check(check: Check, harness: Harness, *, limit: float = DEFAULT_LIMIT) -> CheckResult:
-    """Run one check.
+    """Run one check; it fails where no connection can be made.
 
     Args:
         check: Which.
         harness: The broker under test.
         limit: Seconds of the machine's time that it may take.
-
-    Raises:
-        BrokerwqError: no connection can be made, so that nothing can be checked.
     """
-    async with harness.connect() as driver:
-        capabilities = driver.capabilities
-    return _left_out(check, harness, capabilities) or await _run(check, harness, limit)
-
-
-def _left_out(check: Check, harness: Harness, capabilities: Capabilities) -> CheckResult | None:
-    if unmet := check.unmet(capabilities):
-        return CheckResult(check=check, verdict=Verdict.NOT_APPLICABLE, reason=unmet)
     missing = [hook for hook in check.hooks if getattr(harness, hook) is None]
     if missing:
         reason = f"the harness has no {', '.join(missing)}"
         return CheckResult(check=check, verdict=Verdict.NOT_RUN, reason=reason)
-    return None
-
-
-async def _run(check: Check, harness: Harness, limit: float) -> CheckResult:
     started = SYSTEM_CLOCK.now()
     failure: Exception | None = None
     for stretch in _STRETCHES:
         try:
             await _run_once(check, harness.stretched(stretch), limit)
+        except _NotApplicableError as exc:
+            return _not_applicable(check, str(exc))
         except TooSlowError as exc:
             failure = exc
             continue
@@ -136,6 +125,14 @@ async def _run(check: Check, harness: Harness, limit: float) -> CheckResult:
         error=failure,
         seconds=seconds,
     )
+
+
+class _NotApplicableError(Exception):
+    """The check does not apply; the text says why."""
+
+
+def _not_applicable(check: Check, reason: str) -> CheckResult:
+    return CheckResult(check=check, verdict=Verdict.NOT_APPLICABLE, reason=reason)
 
 
 def _reason(failure: Exception) -> str:
@@ -169,7 +166,10 @@ async def _run_once(check: Check, harness: Harness, limit: float) -> None:
 
 async def _on_a_bench(check: Check, harness: Harness) -> None:
     async with AsyncExitStack() as stack:
-        bench = Bench(harness, await stack.enter_async_context(harness.connect()), stack)
+        driver = await stack.enter_async_context(harness.connect())
+        if unmet := check.unmet(driver.capabilities):
+            raise _NotApplicableError(unmet)
+        bench = Bench(harness, driver, stack)
         try:
             await check.body(bench)
         finally:

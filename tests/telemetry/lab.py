@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -65,13 +66,28 @@ class Lab:
         ]
 
     def total(self, metric: str) -> float:
-        return sum(point.value for _, point in self.points(metric))
+        return sum(float(point.value) for _, point in self.points(metric))
 
     def everything(self) -> str:
         """All that has been reported, as one text to search in."""
         spans = [span.to_json() for span in self.spans]
         data = self._reader.get_metrics_data()
         return json.dumps([*spans, data.to_json() if data is not None else ""])
+
+
+class Journal(logging.Handler):
+    """Keeps every record."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+    @property
+    def lines(self) -> list[tuple[str, str]]:
+        return [(record.levelname, record.getMessage()) for record in self.records]
 
 
 def delivery(

@@ -113,7 +113,6 @@ def test_queue_depth_is_reported_by_state_and_unknown_is_no_zero(lab: Lab) -> No
         leased=UNKNOWN_COUNT,
         delayed=Count(2, Certainty.ESTIMATE),
         dead=Count(1),
-        oldest_age=12.5,
     )
 
     lab.otel.emit(events.QueueInspected(queue="images", stats=stats))
@@ -122,6 +121,13 @@ def test_queue_depth_is_reported_by_state_and_unknown_is_no_zero(lab: Lab) -> No
         labels["brokerwq.state"]: point.value
         for labels, point in lab.points("brokerwq.queue.messages")
     } == {"ready": 5, "delayed": 2, "dead": 1}
+
+
+def test_the_age_of_the_oldest_message_is_reported(lab: Lab) -> None:
+    stats = QueueStats(ready=Count(5), oldest_age=12.5)
+
+    lab.otel.emit(events.QueueInspected(queue="images", stats=stats))
+
     assert lab.total("brokerwq.queue.oldest_age") == 12.5
 
 

@@ -293,6 +293,7 @@ def test_a_batch_of_thousands_builds_no_more_links_than_are_kept(lab: Lab) -> No
 
     processed = lab.one("process images")
     assert len(processed.links) == 128
+    assert processed.dropped_links == 0
     assert attributes_of(processed)["messaging.batch.message_count"] == 200
 
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from brokerwq import App, Done, Job, Next, Outcome, RetryPolicy, SendReport
-from brokerwq.worker import Call, KeywordWorker, PayloadWorker
+from brokerwq.workers.worker import Call, KeywordWorker, PayloadWorker
 
 app = App("memory://")
 T = TypeVar("T")

@@ -242,6 +242,23 @@ async def the_oldest_age_grows(bench: Bench) -> None:
         )
 
 
+@check(needs=(EXACT_STATS, SEND_DELAY))
+async def the_next_delay_is_told(bench: Bench) -> None:
+    """``next_due`` is None without delayed messages, else the time to the first, if it is known."""
+    queue = await bench.queue()
+    await bench.send(queue, a_message())
+    expect_equal((await bench.driver.inspect(queue)).next_due, None, "next_due without delays")
+    delay = min(600.0, bench.can.max_send_delay)
+    await bench.send(queue, *some_messages(2), delays=[delay, delay / 2])
+
+    due = (await bench.driver.inspect(queue)).next_due
+
+    expect(
+        due is None or 0 <= due <= delay / 2 + 0.05,
+        f"next_due must be 0 to {delay / 2:g} s, not {due}",
+    )
+
+
 @check()
 async def purge_deletes_what_is_ready(bench: Bench) -> None:
     """After a purge nothing that was ready comes; the queue itself stays and works."""

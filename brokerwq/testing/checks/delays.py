@@ -27,15 +27,18 @@ _TEN_YEARS = 10 * 365 * 86_400.0
 _STEPS = (2.0, 0.0, 1.0)  # not in order, so that one delay for all cannot pass
 
 
-async def _in_their_time(bench: Bench, consumer: Consumer, started: float, ended: float) -> None:
-    """Expect messages 0, 1, 2, delayed by ``_STEPS`` from some moment within start and end."""
+async def _in_their_time(bench: Bench, consumer: Consumer, started: float) -> None:
+    """Expect messages 0, 1, 2, delayed by ``_STEPS`` from some moment since ``started``."""
+    held_until = started + bench.delay
     first = await bench.claim_one(consumer)
-    bench.expect_in_time(ended + bench.delay)
+    bench.expect_in_time(held_until)
     expect_equal(first.message.body, b"1", "the body of the message without delay")
     # The others are looked for before their time: one delay for all would show.
-    left = ended + bench.delay - bench.clock.now()
     await bench.expect_nothing(
-        consumer, left / 2, "the others are delayed", held_until=ended + bench.delay
+        consumer,
+        (held_until - bench.clock.now()) / 2,
+        "the others are delayed",
+        held_until=held_until,
     )
     seen = [first.message.body]
     for _ in range(2):
@@ -62,7 +65,7 @@ async def each_sent_message_has_its_own_delay(bench: Bench) -> None:
         queue, *some_messages(len(_STEPS)), delays=[step * bench.delay for step in _STEPS]
     )
 
-    await _in_their_time(bench, consumer, started, bench.clock.now())
+    await _in_their_time(bench, consumer, started)
 
 
 async def _held(bench: Bench) -> tuple[Consumer, list[Delivery]]:
@@ -90,7 +93,7 @@ async def each_released_message_has_its_own_delay(bench: Bench) -> None:
     for batch, delays in _batches(bench, held):
         expect_done(await consumer.release(batch, delays), len(batch), "release")
 
-    await _in_their_time(bench, consumer, started, bench.clock.now())
+    await _in_their_time(bench, consumer, started)
 
 
 @check("max_release_delay", needs=(RELEASE_DELAY,))
@@ -103,7 +106,7 @@ async def each_message_put_back_has_its_own_delay(bench: Bench) -> None:
         marks = [Mark()] * len(batch)
         expect_done(await consumer.put_back(batch, delays, marks), len(batch), "put_back")
 
-    await _in_their_time(bench, consumer, started, bench.clock.now())
+    await _in_their_time(bench, consumer, started)
 
 
 @check("max_release_delay", needs=(RELEASE_DELAY, UNCOUNTED))

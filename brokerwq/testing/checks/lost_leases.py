@@ -47,7 +47,9 @@ async def _refused(bench: Bench, operation: str) -> None:
 
     expect_lost(results, operation)
     third = await bench.consumer(lost.queue, driver=await bench.another_driver())
-    await bench.expect_nothing(third, 1.3 * bench.lease, f"a late {operation} changes nothing")
+    # An extend that reached the broker would have cut the holder's lease down to the shortest.
+    wait = (1.3 if operation == "extend" else 0.2) * bench.lease
+    await bench.expect_nothing(third, wait, f"a late {operation} changes nothing")
     expect_done(await lost.yours.ack([lost.held]), 1, f"ack by the holder after a late {operation}")
     await bench.expect_nothing(third, 0.0, "the holder's ack wins")
     dead = await bench.consumer(bench.dead(lost.queue))
@@ -87,14 +89,17 @@ async def a_late_dead_letter_is_refused(bench: Bench) -> None:
 @check("fences", "rule 6", needs=(TIMED, FENCED))
 async def nothing_is_settled_after_its_lease(bench: Bench) -> None:
     """When a lease has ended and nobody has claimed since, a settle is refused all the same."""
-    for name, call in OPERATIONS.items():
+    stale: dict[str, tuple[str, Consumer, Delivery]] = {}
+    for name in OPERATIONS:
         queue = await bench.queue()
         await bench.send(queue, a_message())
         mine = await bench.consumer(queue, lease=bench.lease)
-        stale = await bench.claim_one(mine)
-        await bench.lose(mine, stale)
+        stale[name] = queue, mine, await bench.claim_one(mine)
+    for _, mine, delivery in stale.values():
+        await bench.lose(mine, delivery)
 
-        results = await call(mine, [stale], bench.calm_lease)
+    for name, (queue, mine, delivery) in stale.items():
+        results = await OPERATIONS[name](mine, [delivery], bench.calm_lease)
 
         expect_lost(results, name)
         await bench.claim_one(await bench.consumer(queue))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
@@ -65,21 +66,23 @@ def full_message(bench: Bench) -> Message:
     )
 
 
-async def find_all(bench: Bench, queues: Sequence[str], messages: Sequence[Message]) -> int:
-    """Expect each of ``messages`` in at least one of ``queues``; how many copies there are."""
+async def find_all(
+    bench: Bench, queues: Sequence[str], messages: Sequence[Message]
+) -> Counter[str]:
+    """Expect each of ``messages`` in at least one of ``queues``; how often each id is there."""
     missing = {message.id for message in messages}
     readers = [await bench.consumer(queue) for queue in queues]
     deadline = bench.clock.now() + bench.patience
-    count = 0
+    found: Counter[str] = Counter()
     some = True
     while some or (missing and bench.clock.now() < deadline):
         some = False
         for reader in readers:
             got = await reader.claim(min(10, bench.can.max_claim), 0.0)
             some |= bool(got)
-            count += len(got)
-            missing -= {delivery.message.id for delivery in got}
+            found.update(delivery.message.id for delivery in got)
             await bench.ack(reader, got)
+        missing -= found.keys()
         await bench.breathe()
     expect(not missing, f"no message may get lost, but {len(missing)} cannot be found")
-    return count
+    return found

@@ -16,8 +16,8 @@ from uuid import UUID
 
 from brokerwq.codecs import kind_name
 from brokerwq.errors import ConfigError, PayloadError
-from brokerwq.options import Key
-from brokerwq.signature import Signature
+from brokerwq.workers.options import Key
+from brokerwq.workers.signature import Signature
 
 MAX_KEY_CHARS: Final = 1000
 
@@ -35,12 +35,18 @@ def key_reader(key: Key | None, signature: Signature) -> KeyReader | None:
         return None
     if callable(key):
         return _by_function(key, signature)
-    names = (key,) if isinstance(key, str) else tuple(cast("Sequence[object]", key))
-    if not names or not all(isinstance(name, str) for name in names):
+    return _by_fields(_names(key), signature, alone=isinstance(key, str))
+
+
+def _names(key: object) -> tuple[str, ...]:
+    if isinstance(key, str):
+        return (key,)
+    given = tuple(cast("Sequence[object]", key)) if isinstance(key, Sequence) else ()
+    names = tuple(name for name in given if isinstance(name, str))
+    if not names or len(names) != len(given):
         msg = f"key must be a function, a field's name or names, not {key!r:.200}"
         raise ConfigError(msg)
-    fields = cast("tuple[str, ...]", names)  # the line above looked at each
-    return _by_fields(fields, signature, alone=isinstance(key, str))
+    return names
 
 
 def _by_function(key: Callable[[Any], object], signature: Signature) -> KeyReader:

@@ -21,7 +21,7 @@ from brokerwq.limits import (
     MAX_TIMEOUT,
 )
 from brokerwq.middleware import Middleware
-from brokerwq.names import check_foreign_queue, check_id, check_name
+from brokerwq.workers.names import check_foreign_queue, check_id, check_name
 
 Key: TypeAlias = Callable[[Any], object] | str | Sequence[str]
 """What makes two messages the same work: a function of the payload, or names of its fields."""

@@ -24,12 +24,12 @@ from typing import (
 from brokerwq.codecs import codec_for
 from brokerwq.errors import ConfigError
 from brokerwq.job import Job
-from brokerwq.keys import key_reader
-from brokerwq.names import check_name
-from brokerwq.options import WorkerOptions
-from brokerwq.plan import Plan, Sender
-from brokerwq.signature import Signature, check_function, read_signature
-from brokerwq.worker import KeywordWorker, PayloadWorker
+from brokerwq.workers.keys import key_reader
+from brokerwq.workers.names import check_name
+from brokerwq.workers.options import WorkerOptions
+from brokerwq.workers.plan import Plan, Sender
+from brokerwq.workers.signature import Signature, check_function, read_signature
+from brokerwq.workers.worker import KeywordWorker, PayloadWorker
 
 P = ParamSpec("P")
 K = ParamSpec("K")

@@ -8,15 +8,15 @@ from datetime import datetime
 from typing import Any, Protocol, TypeVar, cast
 
 from brokerwq._runtime.route import Route
-from brokerwq.bulk import Outgoing
 from brokerwq.codecs import BoundCodec
 from brokerwq.durations import Seconds
 from brokerwq.errors import ConfigError
-from brokerwq.keys import KeyReader
 from brokerwq.message import Message, new_message_id
-from brokerwq.options import Sending, WorkerOptions, check_sending
 from brokerwq.reports import SendReport
-from brokerwq.signature import Signature
+from brokerwq.workers.bulk import Outgoing
+from brokerwq.workers.keys import KeyReader
+from brokerwq.workers.options import Sending, WorkerOptions, check_sending
+from brokerwq.workers.signature import Signature
 
 T = TypeVar("T")
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from brokerwq._runtime.route import Route
-from brokerwq.decorating import AnyWorker
 from brokerwq.driver.protocol import QueueSpec, dead_letter_name
 from brokerwq.errors import ConfigError
+from brokerwq.workers.decorating import AnyWorker
 
 
 class Registry:

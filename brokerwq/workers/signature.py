@@ -75,7 +75,7 @@ def read_signature(
         _refuse_odd(reader, parameter)
     positional = [each for each in rest if each.kind is not Parameter.KEYWORD_ONLY]
     named = [each for each in rest if each.kind is Parameter.KEYWORD_ONLY]
-    is_async = is_coroutine(fn)
+    is_async = inspect.iscoroutinefunction(fn)
     if batch:
         return Signature(
             takes_job=jobs, is_async=is_async, kind=_batch_kind(reader, positional, named)
@@ -110,30 +110,22 @@ def check_function(fn: object) -> None:
         msg = f"a worker is a function, not a class: decorate a function that makes {fn.__name__}"
         raise ConfigError(msg)
     if not isinstance(fn, types.FunctionType | types.MethodType):
-        msg = f"a worker is a function (def or async def), not {type(fn).__qualname__}"
+        msg = f"a worker is a function (def or async def), not {kind_name(type(fn))}"
         raise ConfigError(msg)
     if fn.__name__ == "<lambda>":
         msg = "a lambda has neither a name nor annotations: write a def"
         raise ConfigError(msg)
     inner = inspect.unwrap(fn)
     if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
-        msg = f"worker {fn.__qualname__}: a worker returns once; this function yields"
+        msg = f"worker {fn.__name__}: a worker returns once; this function yields"
         raise ConfigError(msg)
-
-
-def is_coroutine(fn: Callable[..., object]) -> bool:
-    """Whether a call of ``fn`` must be awaited.
-
-    A plain function that wraps an ``async def`` (``functools.wraps``) passes its coroutine on.
-    """
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(inspect.unwrap(fn))
 
 
 class _Reader:
     """The parameters of one function and what their annotations mean."""
 
     def __init__(self, fn: Callable[..., Any], frame_locals: Mapping[str, Any]) -> None:
-        self.name: str = fn.__qualname__
+        self.name: str = fn.__qualname__.rpartition("<locals>.")[2]
         self._locals = dict(frame_locals)
         self._globals: dict[str, Any] = getattr(inspect.unwrap(fn), "__globals__", {})
         self._hints: dict[str, Any] = {}

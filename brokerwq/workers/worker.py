@@ -8,13 +8,13 @@ from contextlib import aclosing
 from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar, Unpack
 
 from brokerwq._runtime.route import Route
-from brokerwq.bulk import Bulk, Outgoing, chunks
 from brokerwq.durations import Seconds
 from brokerwq.errors import ConfigError, EnqueueError, PayloadError
 from brokerwq.message import Message
-from brokerwq.options import AT_ONCE, SendOptions, check_delay
-from brokerwq.plan import PendingChild, Plan, Sender
 from brokerwq.reports import SendReport
+from brokerwq.workers.bulk import Bulk, Outgoing, chunks
+from brokerwq.workers.options import AT_ONCE, SendOptions, check_delay
+from brokerwq.workers.plan import PendingChild, Plan, Sender
 
 __all__ = ["Call", "KeywordWorker", "OnErrors", "PayloadWorker", "SendOptions", "Sender"]
 
@@ -140,7 +140,8 @@ class PayloadWorker(_Worker[P, R_co], Generic[P, T_contra, R_co]):
         """Send a message for each payload, lazily, in chunks that fit the broker's limits.
 
         Each id is fixed before its first send. An item that cannot be sent does not keep the
-        others from being sent.
+        others from being sent. An error of the iterable itself is raised as it is; what the
+        iterable gave before may have been sent.
 
         Args:
             payloads: Any iterable, also an async one; only a chunk of it is held at a time.

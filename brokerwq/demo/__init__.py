@@ -1,0 +1,1 @@
+"""What ``brokerwq demo`` runs: thumbnails of every picture below a folder."""

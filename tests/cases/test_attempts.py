@@ -1,0 +1,336 @@
+"""How often a message is tried, how long between, and what counts."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import pytest
+
+from brokerwq import DeadLetter, Discard, Job, Message, Retry, RetryPolicy, Snooze
+from brokerwq.backoff import Rule
+from brokerwq.outcomes import Outcome
+from tests.cases.lab import Place, counts, dead_letters, declare, reasons, send_raw
+
+QUICK = RetryPolicy(max_attempts=3, base=0.01, jitter="none")
+
+
+async def test_a_message_that_always_fails_is_tried_exactly_as_often_as_was_said(
+    both: Place,
+) -> None:
+    app = both.app()
+    attempts: list[int] = []
+
+    @app.worker("q", retry=QUICK)
+    async def work(job: Job, *, n: int) -> None:
+        attempts.append(job.attempt)
+        assert job.max_attempts == 3
+        raise ValueError(n)
+
+    message_id = await work.enqueue(n=1)
+    report = await both.drain(app)
+
+    assert attempts == [1, 2, 3]
+    assert (report.failed, dict(report.dead), report.done) == (2, {"failed": 1}, 0)
+    (letter,) = await dead_letters(app, "q")
+    note = letter.dead
+    assert note is not None
+    assert (letter.id, note.reason, note.error_type, note.error) == (
+        message_id,
+        "failed",
+        "ValueError",
+        "1",
+    )
+    assert (note.attempts, note.queue, note.first_at) == (3, "q", letter.created_at)
+    assert letter.attempts == 0
+    assert await counts(app, "q") == (0, 0, 0, 1)
+
+
+@pytest.mark.parametrize("max_attempts", [1, 2, 4])
+async def test_the_dead_letter_is_there_without_another_claim(
+    both: Place, max_attempts: int
+) -> None:
+    app = both.app()
+    calls = 0
+
+    @app.worker("q", retry=RetryPolicy(max_attempts=max_attempts, base=0.01))
+    async def work(*, n: int) -> None:
+        nonlocal calls
+        calls += 1
+        raise ValueError(n)
+
+    await work.enqueue(n=1)
+    async with both.running(app):
+        await both.until(lambda: calls == max_attempts)
+        await both.passes(0.2)
+        assert await counts(app, "q") == (0, 0, 0, 1)
+    assert calls == max_attempts
+
+
+async def test_the_gaps_grow_as_the_policy_says_and_others_are_not_held_up(place: Place) -> None:
+    app = place.app()
+    bad: list[float] = []
+    good: list[float] = []
+
+    @app.worker("q", retry=RetryPolicy(max_attempts=4, base=1, jitter="none"), slots=1)
+    async def work(*, n: int) -> None:
+        (bad if n == 0 else good).append(place.clock.now())
+        if n == 0:
+            raise ValueError(n)
+
+    await work.enqueue_many([work.call(n=n) for n in range(101)])
+    started = place.clock.now()
+    report = await place.drain(app)
+
+    assert [round(b - a, 3) for a, b in itertools.pairwise(bad)] == [1, 2, 4]
+    assert len(good) == 100
+    assert max(good) - started < 1
+    assert (report.done, dict(report.dead)) == (100, {"failed": 1})
+
+
+async def test_a_message_waiting_for_its_next_attempt_takes_no_slot_and_survives_a_restart(
+    both: Place,
+) -> None:
+    app = both.app()
+    seen: list[tuple[int, int]] = []
+
+    @app.worker("q", retry=RetryPolicy(max_attempts=3, base=0.6, jitter="none"))
+    async def work(job: Job, *, n: int) -> None:
+        seen.append((n, job.attempt))
+        if n == 0 and job.attempt < 3:
+            raise ValueError(n)
+
+    await work.enqueue(n=0)
+    async with both.running(app, slots=1):
+        await both.until(lambda: seen)
+        await work.enqueue(n=1)
+        await both.until(lambda: len(seen) == 2, step=0.01)
+    assert await counts(app, "q") == (0, 0, 1, 0)
+
+    report = await both.drain(app)
+    assert seen == [(0, 1), (1, 1), (0, 2), (0, 3)]
+    assert report.done == 1
+
+
+async def test_full_jitter_keeps_within_the_wait_and_spreads(place: Place) -> None:
+    app = place.app()
+    first: dict[int, float] = {}
+    gaps: list[float] = []
+
+    @app.worker("q", retry=RetryPolicy(max_attempts=2, base=8, jitter="full"))
+    async def work(job: Job, *, n: int) -> None:
+        if job.attempt == 2:
+            gaps.append(place.clock.now() - first[n])
+            return
+        first[n] = place.clock.now()
+        raise ValueError(n)
+
+    await work.enqueue_many([work.call(n=n) for n in range(100)])
+    await place.drain(app)
+
+    assert len(gaps) == 100
+    assert max(gaps) <= 8.01
+    assert min(gaps) < 2
+    assert max(gaps) > 6
+
+
+class OddError(Exception):
+    pass
+
+
+class OtherError(OddError):
+    pass
+
+
+def broken(_: BaseException) -> Outcome:
+    msg = "the rule itself fails"
+    raise RuntimeError(msg)
+
+
+def read_reason(error: BaseException) -> Outcome:
+    return DeadLetter(str(error))
+
+
+def nonsense(_: BaseException) -> Outcome:
+    return "later"  # type: ignore[return-value]
+
+
+RULES: list[tuple[Rule, type[Exception], str]] = [
+    (DeadLetter("no such customer"), OddError, "dead"),
+    (DeadLetter("no such customer"), OtherError, "dead"),
+    (Discard("stale"), OddError, "discarded"),
+    (Discard, OddError, "discarded"),
+    (read_reason, OddError, "dead"),
+    (Snooze(5), OddError, "snoozed"),
+    (Retry, OddError, "failed"),
+    (broken, OddError, "failed"),
+    (nonsense, OddError, "failed"),
+]
+
+
+@pytest.mark.parametrize(("rule", "raised", "outcome"), RULES)
+async def test_what_an_exception_means_is_the_policys_to_say(
+    place: Place, rule: Rule, raised: type[Exception], outcome: str
+) -> None:
+    app = place.app()
+    calls: list[int] = []
+
+    @app.worker("q", retry=RetryPolicy(max_attempts=2, base=0.01, on={OddError: rule}))
+    async def work(job: Job) -> None:
+        calls.append(job.attempt)
+        if len(calls) == 1:
+            msg = "no such customer"
+            raise raised(msg)
+
+    await work.enqueue()
+    report = await place.drain(app)
+
+    if outcome == "dead":
+        assert (calls, dict(report.dead)) == ([1], {"no such customer": 1})
+        (letter,) = await dead_letters(app, "q")
+        assert letter.dead is not None
+        assert (letter.dead.error_type, letter.dead.error) == (raised.__name__, "no such customer")
+    elif outcome == "discarded":
+        assert (calls, report.discarded, report.done) == ([1], 1, 0)
+    elif outcome == "snoozed":
+        assert (calls, report.snoozed, report.done) == ([1, 1], 1, 1)
+    else:
+        assert (calls, report.failed, report.done) == ([1, 2], 1, 1)
+
+
+async def test_the_closest_class_of_an_exception_decides(place: Place) -> None:
+    app = place.app()
+    rules: dict[type[BaseException], Rule] = {
+        Exception: DeadLetter("anything"),
+        OddError: DeadLetter("odd"),
+    }
+
+    @app.worker("q", retry=RetryPolicy(on=rules))
+    async def work(*, kind: str) -> None:
+        raise {"other": OtherError, "odd": OddError, "value": ValueError}[kind]
+
+    for kind in ("other", "odd", "value"):
+        await work.enqueue(kind=kind)
+    report = await place.drain(app)
+
+    assert dict(report.dead) == {"odd": 2, "anything": 1}
+
+
+@pytest.mark.parametrize(
+    ("attempts", "suspect", "reason"), [(3, False, "failed"), (3, True, "lost"), (7, True, "lost")]
+)
+async def test_a_message_beyond_its_attempts_is_dead_before_its_handler_runs(
+    place: Place, attempts: int, *, suspect: bool, reason: str
+) -> None:
+    app = place.app()
+    calls: list[int] = []
+
+    @app.worker("q", retry=RetryPolicy(max_attempts=3))
+    async def work(job: Job) -> None:
+        calls.append(job.attempt)
+
+    await declare(app, "q", lease=60.0)
+    message = Message(id="m", type="work", body=b"{}", attempts=attempts, suspect=suspect)
+    await send_raw(app, "q", message)
+    await place.drain(app)
+
+    assert calls == []
+    assert await reasons(app, "q") == [reason]
+
+
+async def test_lowering_the_limit_applies_to_what_is_already_queued(place: Place) -> None:
+    generous, strict = place.app(), place.app()
+    calls: list[int] = []
+
+    @generous.worker("q", name="work", retry=RetryPolicy(max_attempts=9, base=0.01))
+    async def patient(job: Job, *, n: int) -> None:
+        calls.append(job.attempt)
+        raise ValueError(n)
+
+    @strict.worker("q", name="work", retry=RetryPolicy(max_attempts=2, base=0.01))
+    async def impatient(job: Job) -> None:
+        calls.append(-job.attempt)
+
+    await patient.enqueue(n=1)
+    async with place.running(generous):
+        await place.until(lambda: len(calls) >= 4)
+    await place.drain(strict)
+
+    assert all(call > 0 for call in calls)
+    assert len(await dead_letters(strict, "q")) == 1
+
+
+async def test_each_worker_on_a_queue_has_its_own_limit(place: Place) -> None:
+    app = place.app()
+    calls: list[str] = []
+
+    @app.worker("q", retry=RetryPolicy(max_attempts=1))
+    async def once(*, n: int) -> None:
+        calls.append("once")
+        raise ValueError(n)
+
+    @app.worker("q", retry=RetryPolicy(max_attempts=3, base=0.01))
+    async def thrice(*, n: int) -> None:
+        calls.append("thrice")
+        raise ValueError(n)
+
+    await once.enqueue(n=1)
+    await thrice.enqueue(n=1)
+    await place.drain(app)
+
+    assert sorted(calls) == ["once", "thrice", "thrice", "thrice"]
+
+
+async def test_a_redriven_message_starts_afresh(place: Place) -> None:
+    app = place.app()
+    attempts: list[int] = []
+
+    @app.worker("q", retry=QUICK)
+    async def work(job: Job, *, n: int) -> None:
+        attempts.append(job.attempt)
+        raise ValueError(n)
+
+    await work.enqueue(n=1)
+    await place.drain(app)
+    (letter,) = await dead_letters(app, "q")
+    await send_raw(app, "q", letter)
+    await place.drain(app)
+
+    assert attempts == [1, 2, 3, 1, 2, 3]
+
+
+async def test_a_handler_that_asks_for_a_time_gets_that_time(place: Place) -> None:
+    app = place.app()
+    times: list[float] = []
+
+    @app.worker("q", retry=RetryPolicy(max_attempts=3, base=1, jitter="none"))
+    async def work(job: Job) -> None:
+        times.append(place.clock.now())
+        if job.attempt == 1:
+            raise Retry(after=30)
+        if job.attempt == 2:
+            raise Retry(after=0)
+
+    await work.enqueue()
+    await place.drain(app)
+
+    assert times[1] - times[0] == pytest.approx(30)
+    assert times[2] - times[1] == pytest.approx(0, abs=0.01)
+
+
+async def test_an_idle_runner_neither_spins_nor_keeps_a_failing_message_from_backing_off(
+    place: Place,
+) -> None:
+    app = place.app()
+    calls: list[float] = []
+
+    @app.worker("q", retry=RetryPolicy(max_attempts=50, base=1, factor=1, jitter="none"))
+    async def work(*, n: int) -> None:
+        calls.append(place.clock.now())
+        raise ValueError(n)
+
+    await work.enqueue(n=1)
+    async with place.running(app):
+        await place.passes(10.5)
+        await asyncio.sleep(0)
+    assert len(calls) == 11
