@@ -11,13 +11,13 @@ import asyncio
 import functools
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib.metadata import version
 from typing import Any, Final
 
 import botocore.loaders
 from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
 
-import brokerwq
 from brokerwq.clock import Clock, move_on_after
 from brokerwq.errors import ClosedError, ConnectionLostError
 from brokerwq_sqs.errors import to_error
@@ -111,7 +111,7 @@ class SdkClients:
             max_pool_connections=_POOLS[role],
             # What is sent is checked here already, by rules the SDK does not know.
             parameter_validation=False,
-            user_agent_extra=f"brokerwq/{brokerwq.__version__}",
+            user_agent_extra=f"brokerwq/{version('brokerwq')}",
         )
         arguments = {
             "region_name": settings.region,
