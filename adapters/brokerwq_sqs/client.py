@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import pkgutil
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.metadata import version
@@ -19,9 +20,9 @@ from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
 
 from brokerwq.clock import Clock, move_on_after
-from brokerwq.errors import ClosedError, ConnectionLostError
+from brokerwq.errors import ClosedError, ConfigError, ConnectionLostError
 from brokerwq_sqs.errors import to_error
-from brokerwq_sqs.settings import Role, SqsSettings
+from brokerwq_sqs.settings import ClientFactory, Role, SqsSettings
 
 _CONNECT_SECONDS: Final = 5.0
 _POOLS: Final[dict[Role, int]] = {"receive": 1000, "control": 100}
@@ -84,6 +85,17 @@ class Api:
         await self._idle.wait()
 
 
+def _found(given: Any) -> Any:
+    """``given``, or what stands at ``MODULE:NAME``."""
+    if not isinstance(given, str):
+        return given
+    try:
+        return pkgutil.resolve_name(given)
+    except (ImportError, AttributeError, ValueError) as exc:
+        msg = f"{given!r:.200} in the URL cannot be found: {exc}; write MODULE:NAME"
+        raise ConfigError(msg) from exc
+
+
 def _new_session() -> Any:
     session = get_session()
     # Reading the service's description takes a tenth of a second, most of what opening costs.
@@ -100,7 +112,9 @@ class SdkClients:
     """Clients of one SDK session, so that both share its credentials."""
 
     def __init__(self, settings: SqsSettings) -> None:
-        self._session: Any = settings.session or _new_session()
+        given = _found(settings.session)
+        is_session = hasattr(given, "create_client") or hasattr(given, "client")
+        self._session: Any = _new_session() if given is None else given if is_session else given()
 
     def __call__(self, settings: SqsSettings, role: Role, /) -> AbstractAsyncContextManager[Any]:
         """A client that is opened by entering it; see ``ClientFactory``."""
@@ -127,7 +141,7 @@ class SdkClients:
 @asynccontextmanager
 async def open_apis(settings: SqsSettings, clock: Clock) -> AsyncGenerator[tuple[Api, Api]]:
     """The receiving and the control side. Nothing is sent yet."""
-    factory = settings.clients or SdkClients(settings)
+    factory: ClientFactory = _found(settings.clients) or SdkClients(settings)
     # Above the client's own timeouts, so that those speak first: they say what hung.
     seconds = settings.timeout + _CONNECT_SECONDS + 1
     try:

@@ -171,10 +171,11 @@ class SqsDriver:
     ) -> Sequence[Difference]:
         """See ``Driver.declare``."""
         connection = self._entered()
-        topology = Topology(connection.control, connection.queues)
-        differences = await topology.declare(spec, check_only=check_only)
-        connection.queues.remember(spec)
-        return differences
+        async with connection.declaring:  # who comes second finds what the first has made
+            topology = Topology(connection.control, connection.queues)
+            differences = await topology.declare(spec, check_only=check_only)
+            connection.queues.remember(spec)
+            return differences
 
     async def inspect(self, queue: str, /) -> QueueStats:
         """See ``Driver.inspect``. All counts are estimates that lag by a minute."""
@@ -243,6 +244,7 @@ class _Open:
         self.control = control
         self.queues = Queues(control, settings)
         self.consumers: set[SqsConsumer] = set()
+        self.declaring = asyncio.Lock()
         self._clients = clients
 
     async def aclose(self) -> None:

@@ -44,8 +44,9 @@ class SqsSettings:
             flight, and an idle queue costs ``60 / max_wait`` requests a minute.
         timeout: Seconds an answer may take, long polls' own waiting not counted.
         unwrap_sns: Bodies that Amazon SNS wrapped in its envelope are unwrapped.
-        session: An ``aioboto3.Session`` or an aiobotocore session of the user's own.
-        clients: Makes the clients in place of the SDK's session.
+        session: An ``aioboto3.Session`` or an aiobotocore session of the user's own, or a
+            function that makes one; or ``"MODULE:NAME"``, where such a thing is found.
+        clients: A ``ClientFactory`` in place of a session, or where one is found.
 
     Raises:
         ConfigError: a value is out of its range.
@@ -59,7 +60,7 @@ class SqsSettings:
     timeout: float = 10.0
     unwrap_sns: bool = False
     session: Any = field(default=None, compare=False)
-    clients: ClientFactory | None = field(default=None, compare=False)
+    clients: ClientFactory | str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.region is not None and not _REGION.fullmatch(self.region):
@@ -85,9 +86,11 @@ class SqsSettings:
 
 
 _OPTIONS: dict[str, type[Any]] = {
+    "clients": str,
     "endpoint_url": str,
     "fifo": bool,
     "max_wait": int,
+    "session": str,
     "timeout": float,
     "unwrap_sns": bool,
 }

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from aiobotocore.session import get_session
 from brokerwq_sqs.driver import SqsDriver
 from brokerwq_sqs.names import QueueName, queue_name, short_name
 from brokerwq_sqs.settings import SqsSettings, parse_url
@@ -19,6 +20,7 @@ from brokerwq.errors import (
     ConnectionLostError,
     ProtocolError,
 )
+from brokerwq.testing.servers.localstack import SqsServer
 
 
 def test_region_prefix_and_options_are_read() -> None:
@@ -227,3 +229,25 @@ async def test_a_plain_port_behind_https_is_a_failed_handshake() -> None:
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(AuthenticationError, match="TLS"):
             await opened(region="eu-west-1", endpoint_url=f"https://127.0.0.1:{port}")
+
+
+def make_session() -> object:
+    return pytest.importorskip("aioboto3").Session()
+
+
+SESSION = get_session()
+
+
+@pytest.mark.parametrize(
+    "session",
+    [SESSION, make_session, f"{__name__}:SESSION", f"{__name__}:make_session"],
+    ids=["aiobotocore", "aioboto3", "name", "name of a function"],
+)
+async def test_a_session_of_the_users_own_is_used(server: SqsServer, session: object) -> None:
+    await opened(region="us-east-1", endpoint_url=server.endpoint, session=session)
+
+
+@pytest.mark.parametrize("name", ["nowhere.module:x", "json:nothing", "no name"])
+async def test_a_session_that_cannot_be_found_is_a_config_error(name: str) -> None:
+    with pytest.raises(ConfigError, match="MODULE:NAME"):
+        await opened(region="us-east-1", session=name)
