@@ -19,6 +19,7 @@ from brokerwq.durations import Seconds, positive_seconds, seconds_of
 from brokerwq.envelope import check_user_headers
 from brokerwq.errors import ClosedError, ConnectionLostError, DriverError, QueueMismatchError
 from brokerwq.events import Instrumentation, Listener
+from brokerwq.limits import MAX_DELAY
 from brokerwq.message import Message, new_message_id
 
 CONNECT_TIMEOUT = 10.0
@@ -118,7 +119,7 @@ class Broker:
             headers=dict(headers or {}),
             created_at=self._clock.utcnow(),
         )
-        await self.send_one(queue, message, seconds_of(delay, "delay", floor=0.0))
+        await self.send_one(queue, message, seconds_of(delay, "delay", floor=0.0, limit=MAX_DELAY))
         return message.id
 
     async def send_one(self, queue: str, message: Message, delay: float = 0.0, /) -> None:

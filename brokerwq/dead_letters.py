@@ -13,7 +13,7 @@ from hashlib import blake2b
 from itertools import islice
 
 from brokerwq.clock import SYSTEM_CLOCK, Clock
-from brokerwq.driver import Delivery, Driver, Results, dead_letter_name
+from brokerwq.driver import Delivery, Driver, QueueSpec, Results, dead_letter_name
 from brokerwq.durations import positive_seconds
 from brokerwq.errors import (
     ConfigError,
@@ -251,7 +251,14 @@ class DeadLetters:
         bound = self._max_held
         if limit is not None and selection == EVERYTHING:
             bound = min(bound, limit)
-        return Sweep(self._driver, self.name, clock=self._clock, lease=self._lease, max_held=bound)
+        return Sweep(
+            self._driver,
+            self.name,
+            clock=self._clock,
+            lease=self._lease,
+            max_held=bound,
+            spec=QueueSpec(name=self.queue, dead_letter=self.name, declare="never"),
+        )
 
     def _meant(
         self,

@@ -105,6 +105,7 @@ class Opener:
             clock=plan.clock,
             instrumentation=plan.instrumentation,
             troubled=lambda why: self._lifecycle.trouble(f"dead letters {spec.name}", why),
+            recovered=lambda: self._lifecycle.clear(f"dead letters {spec.name}"),
         )
         lane = Lane(
             spec=spec,

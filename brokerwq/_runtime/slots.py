@@ -62,6 +62,7 @@ class Slots:
         self._at_rest.set()
         self._closing = False
         self.running: set[Work] = set()
+        self.recent: set[str] = set()
         self.reserved = 0
 
     # -- demand ---------------------------------------------------------------------------
@@ -175,6 +176,7 @@ class Slots:
 
     def _ended(self, work: Work, seconds: float) -> None:
         self.running.discard(work)
+        self.recent.add(work.route.name)
         mean = self._job_seconds
         self._job_seconds = seconds if mean is None else mean + _SMOOTHING * (seconds - mean)
         self._release_cap(work.route)
