@@ -136,9 +136,6 @@ def differences_of(
             differences.append(Difference(queue=queue, property=name, wanted=wanted, found=actual))
 
     if found is not None:
-        if spec.lease is not None:
-            actual = _number(found, "VisibilityTimeout")
-            compare(spec.name, "lease", math.ceil(spec.lease), actual)
         actual = _number(found, "MessageRetentionPeriod")
         compare(spec.name, "retention", _retention(spec), actual)
         policy = redrive_policy(found)

@@ -72,7 +72,6 @@ async def test_every_difference_is_listed_and_nothing_is_made(lab: Lab) -> None:
 
     prefix = lab.prefix
     assert list(differences) == [
-        Difference(queue="q", property="lease", wanted=60, found=10),
         Difference(queue="q", property="retention", wanted=int(FORTNIGHT), found=600),
         Difference(
             queue="q", property="dead_letter", wanted=f"{prefix}-q-dead", found=f"{prefix}-other"
