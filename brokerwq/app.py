@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -17,6 +18,7 @@ from brokerwq.codecs import Codec
 from brokerwq.driver.protocol import Driver, QueueSpec
 from brokerwq.driver.registry import find_adapter, redacted
 from brokerwq.durations import Seconds
+from brokerwq.errors import ConfigError
 from brokerwq.events import Instrumentation, Listener
 from brokerwq.job import Child
 from brokerwq.message import Message
@@ -203,7 +205,13 @@ class App:
 
         It is entered once in each runner process, before the first claim, and left after the
         last settle; what it yields is ``job.state``.
+
+        Raises:
+            ConfigError: it is none.
         """
+        if not inspect.isasyncgenfunction(resources):
+            msg = f"a lifespan is an async def that yields once, not {resources!r:.200}"
+            raise ConfigError(msg)
         self._lifespan = resources
         return resources
 

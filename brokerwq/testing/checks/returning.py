@@ -64,6 +64,7 @@ async def a_released_message_is_unchanged(bench: Bench) -> None:
     consumer = await bench.consumer(queue)
     other = await bench.consumer(queue, driver=await bench.another_driver())
     first = await bench.claim_one(consumer)
+    await consumer.quiesce()
 
     expect_done(await consumer.release([first], [0.0]), 1, "release")
 
@@ -185,7 +186,7 @@ async def _cancelled_put_backs(bench: Bench) -> Counter[str]:
     messages = some_messages(8)
     await bench.send(queue, *messages)
     driver = await bench.another_driver()
-    consumer = await bench.consumer(queue, driver=driver, lease=bench.lease, prefetch=1)
+    consumer = await bench.consumer(queue, driver=driver, lease=bench.lease, prefetch=len(messages))
     for turns in range(len(messages)):
         delivery = await bench.claim_one(consumer)
         task = asyncio.ensure_future(consumer.put_back([delivery], [0.0], [Mark(attempts=1)]))
