@@ -98,8 +98,8 @@ class Intake:
             await self._start()
 
     async def _start(self) -> None:
-        channel = await self._link.channel(confirms=False)
-        lane = Lane(channel, self._clock, self._on_arrival, self._on_end)
+        channel, transport = await self._link.channel_on_wire()
+        lane = Lane(channel, transport, self._clock, self._on_arrival, self._on_end)
         sets_timeout = self._sets_timeout and self._link.has_consumer_timeout
         self._failure = None
         self._lane = lane
@@ -250,7 +250,7 @@ class Intake:
     def _on_arrival(self, held: Held) -> None:
         if held.read.due and self._rest_of(held) > 0:
             _ = self.spawn(self._wait_on(held))
-        elif held.received.redelivered and not self._source.is_quorum:
+        elif held.arrival.redelivered and not self._source.is_quorum:
             _ = self.spawn(self._recount(held))
         else:
             self._admit(held)
@@ -287,8 +287,9 @@ class Intake:
             results: Results = await self._copier.send(self._source.name, [message], [delay])
         except DriverError:
             return False
-        if results[0] is None:
-            await held.lane.ack([held])
+        if results[0] is None and held.lane.is_alive:
+            with suppress(ConnectionError):
+                held.lane.ack([held])
         return results[0] is None
 
     def _on_end(self, lane: Lane, exc: BaseException | None) -> None:
