@@ -157,7 +157,7 @@ class RabbitConsumer:
                 if delay == 0 and self._can_nack(item.delivery, mark):
                     await item.held.lane.nack(item.held)
                     continue
-                copies.append(_Copy(item, wire.marked(item.delivery.message, mark), delay))
+                copies.append(_Copy(item, mark.on(item.delivery.message), delay))
             await self._move(copies, results)
 
         return await self._settle(deliveries, put_back)
