@@ -93,8 +93,8 @@ class App:
         self._background: BackgroundLoop | None = None
         self._starting = threading.Lock()
         self._pid = os.getpid()
-        self.clock = clock
-        self.registry = Registry(queues)
+        self.clock: Clock = clock
+        self.registry: Registry = Registry(queues)
 
     def __repr__(self) -> str:
         """For people, without the password."""

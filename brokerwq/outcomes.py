@@ -48,7 +48,7 @@ class Snooze(Outcome):
 
     def __init__(self, after: Seconds, *, reason: str = "") -> None:
         super().__init__(reason)
-        self.after = seconds_of(after, "after", floor=0.0)
+        self.after: float = seconds_of(after, "after", floor=0.0)
         self.reason = _text(reason)
 
 
