@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
@@ -90,9 +91,10 @@ class App:
         self._lifespan: Lifespan | None = None
         self._brokers: WeakKeyDictionary[asyncio.AbstractEventLoop, Broker] = WeakKeyDictionary()
         self._background: BackgroundLoop | None = None
+        self._starting = threading.Lock()
         self._pid = os.getpid()
-        self.clock = clock
-        self.registry = Registry(queues)
+        self.clock: Clock = clock
+        self.registry: Registry = Registry(queues)
 
     def __repr__(self) -> str:
         """For people, without the password."""
@@ -279,11 +281,7 @@ class App:
 
     def broker(self) -> Broker:
         """This loop's connection; opened when it is first used."""
-        if self._pid != os.getpid():
-            # A forked child must not touch its parent's sockets and files, not even to close.
-            self._brokers = WeakKeyDictionary()
-            self._background = None
-            self._pid = os.getpid()
+        self._notice_fork()
         loop = asyncio.get_running_loop()
         broker = self._brokers.get(loop)
         if broker is None:
@@ -323,17 +321,28 @@ class App:
 
     def run_sync(self, call: Callable[[], Coroutine[Any, Any, T]], /) -> T:
         """Run ``call()`` on the app's background loop, and wait for it in this thread."""
-        if self._background is None or self._pid != os.getpid():
-            from brokerwq._runtime.background import (  # noqa: PLC0415  -- as in broker()
-                BackgroundLoop,
-            )
+        self._notice_fork()
+        with self._starting:
+            background = self._background
+            if background is None:
+                from brokerwq._runtime.background import (  # noqa: PLC0415  -- as in broker()
+                    BackgroundLoop,
+                )
 
-            self._background = BackgroundLoop()
-        return self._background.run(call)
+                background = self._background = BackgroundLoop()
+        return background.run(call)
 
     def utcnow(self) -> datetime:
         """The wall clock, in UTC."""
         return self.clock.utcnow()
+
+    def _notice_fork(self) -> None:
+        if self._pid != os.getpid():
+            # A child must not touch its parent's sockets and files, not even to close them.
+            self._brokers = WeakKeyDictionary()
+            self._background = None
+            self._starting = threading.Lock()
+            self._pid = os.getpid()
 
     def _select_telemetry(self, given: Instrumentation | Listener | None) -> Instrumentation | None:
         setting = os.environ.get("BROKERWQ_TELEMETRY", "")

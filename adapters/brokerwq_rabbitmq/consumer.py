@@ -158,7 +158,7 @@ class RabbitConsumer:
                 if delay == 0 and self._can_nack(item.delivery, mark):
                     item.held.lane.give_back([item.held], Settle.NACK)
                     continue
-                copies.append(_Copy(item, wire.marked(item.delivery.message, mark), delay))
+                copies.append(_Copy(item, mark.on(item.delivery.message), delay))
             await self._move(copies, results)
 
         return await self._settle(deliveries, put_back)

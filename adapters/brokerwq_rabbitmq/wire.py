@@ -277,21 +277,9 @@ def _encode_foreign(message: Message, raw: NativeRaw, due: int) -> Properties:
     return native
 
 
-def marked(message: Message, mark: Mark) -> Message:
-    """``message`` as one that carries ``mark``."""
-    return replace(
-        message,
-        attempts=mark.attempts,
-        suspect=mark.suspect,
-        unknown_since=mark.unknown_since,
-        not_before=mark.not_before,
-        snoozed=mark.snoozed,
-    )
-
-
 def carries(message: Message, mark: Mark) -> bool:
     """Whether ``message`` says already what ``mark`` says."""
-    return message == marked(message, mark)
+    return message == mark.on(message)
 
 
 def buried(message: Message, note: DeadLetterNote) -> Message:

@@ -22,7 +22,7 @@ from brokerwq.errors import EnvelopeError
 from brokerwq.events import Instrumentation
 from brokerwq.job import Child, Job, Lease
 from brokerwq.middleware import compose
-from brokerwq.outcomes import Done, Outcome, Retry
+from brokerwq.outcomes import Done, Outcome, Retry, without_lone_groups
 
 Cause: TypeAlias = Literal["", "timeout", "lost", "stop"]
 
@@ -339,7 +339,7 @@ def _shown(answer: object) -> str:
 
 
 def _outcome_of_error(shared: Shared, route: Route, error: BaseException) -> Outcome:
-    inner = _without_lone_groups(error)
+    inner = without_lone_groups(error)
     if isinstance(inner, Outcome):
         return inner
     if isinstance(inner, SystemExit):
@@ -351,17 +351,6 @@ def _outcome_of_error(shared: Shared, route: Route, error: BaseException) -> Out
     except Exception:  # noqa: BLE001 -- a user's rule that fails decides nothing
         return Retry()
     return outcome if isinstance(outcome, Outcome) else Retry()
-
-
-def _without_lone_groups(error: BaseException) -> BaseException:
-    # A task group wraps even a lone exception; what the handler meant is inside.
-    inner = error
-    while isinstance(inner, BaseExceptionGroup):
-        inside = cast("tuple[BaseException, ...]", inner.exceptions)
-        if len(inside) != 1:
-            return error
-        inner = inside[0]
-    return inner
 
 
 def _error_behind(outcome: Outcome, error: BaseException | None) -> BaseException | None:

@@ -280,13 +280,15 @@ class Slots:
             work.cancel("stop")
 
     async def aclose(self, patience: float) -> int:
-        """End the slots; how many did not end within ``patience`` seconds."""
+        """End the slots; how many handlers did not end within ``patience`` seconds."""
         if self._sweep is not None:
             self._sweep.cancel()
+        # A thread cannot be cancelled: its task ends, and it lives on.
+        in_threads = sum(not work.route.is_async for work in self.running)
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         if not tasks:
             return 0
         _, stuck = await asyncio.wait(tasks, timeout=patience)
-        return len(stuck)
+        return len(stuck) + in_threads
