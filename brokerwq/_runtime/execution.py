@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import Context, copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, cast
 
 import anyio
@@ -41,7 +41,7 @@ class Work:
     scope: anyio.CancelScope | None = None
     context: Context | None = None
     cause: Cause = ""
-    _lost: int = 0
+    _lost: set[Held] = field(default_factory=set[Held])
 
     def cancel(self, cause: Cause) -> None:
         """End the handler, for the first cause given."""
@@ -50,10 +50,10 @@ class Work:
         if self.scope is not None:
             self.scope.cancel()
 
-    def lose(self, _held: Held) -> None:
-        """One lease is lost: the handler is ended once none is left."""
-        self._lost += 1
-        if self._lost == len(self.helds):
+    def lose(self, held: Held) -> None:
+        """The lease on ``held`` is lost: the handler is ended once none is left."""
+        self._lost.add(held)
+        if len(self._lost) == len(self.helds):
             self.cancel("lost")
 
 
