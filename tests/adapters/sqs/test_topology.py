@@ -11,7 +11,6 @@ from brokerwq.driver import Difference, QueueSpec
 from brokerwq.errors import (
     ConfigError,
     PermissionDeniedError,
-    QueueMismatchError,
     QueueNotFoundError,
     ThrottledError,
 )
@@ -216,12 +215,26 @@ async def test_a_denied_creation_names_the_permission(lab: Lab) -> None:
         await driver.declare(QueueSpec(name="q"))
 
 
-async def test_a_queue_made_meanwhile_with_other_attributes_is_a_mismatch(lab: Lab) -> None:
-    driver = await lab.driver()
-    lab.faults.then("create_queue", fault.refused("QueueAlreadyExists"))
+@pytest.mark.parametrize(
+    ("theirs", "differs"), [({"lease": 99}, []), ({"broker_limit": 7}, ["broker_limit"])]
+)
+async def test_a_queue_that_somebody_else_makes_meanwhile_is_compared(
+    lab: Lab, theirs: dict[str, Any], differs: list[str]
+) -> None:
+    driver, quicker = await lab.driver(), await lab.driver()
 
-    with pytest.raises(QueueMismatchError):
-        await driver.declare(QueueSpec(name="q"))
+    async def be_quicker(call: fault.Call) -> dict[str, Any]:
+        await lab.queue(quicker, **theirs)
+        return await call.proceed(call.arguments)
+
+    async def pass_on(call: fault.Call) -> dict[str, Any]:
+        return await call.proceed(call.arguments)
+
+    lab.faults.then("create_queue", pass_on, be_quicker)  # the dead-letter queue, the queue
+
+    differences = await driver.declare(QueueSpec(name="q", lease=60))
+
+    assert [item.property for item in differences] == differs
 
 
 async def test_dead_letters_go_where_the_redrive_policy_of_an_adopted_queue_says(
