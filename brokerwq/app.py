@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
@@ -17,6 +19,7 @@ from brokerwq.codecs import Codec
 from brokerwq.driver.protocol import Driver, QueueSpec
 from brokerwq.driver.registry import find_adapter, redacted
 from brokerwq.durations import Seconds
+from brokerwq.errors import ConfigError
 from brokerwq.events import Instrumentation, Listener
 from brokerwq.job import Child
 from brokerwq.message import Message
@@ -88,9 +91,10 @@ class App:
         self._lifespan: Lifespan | None = None
         self._brokers: WeakKeyDictionary[asyncio.AbstractEventLoop, Broker] = WeakKeyDictionary()
         self._background: BackgroundLoop | None = None
+        self._starting = threading.Lock()
         self._pid = os.getpid()
-        self.clock = clock
-        self.registry = Registry(queues)
+        self.clock: Clock = clock
+        self.registry: Registry = Registry(queues)
 
     def __repr__(self) -> str:
         """For people, without the password."""
@@ -203,7 +207,13 @@ class App:
 
         It is entered once in each runner process, before the first claim, and left after the
         last settle; what it yields is ``job.state``.
+
+        Raises:
+            ConfigError: it is none.
         """
+        if not inspect.isasyncgenfunction(resources):
+            msg = f"a lifespan is an async def that yields once, not {resources!r:.200}"
+            raise ConfigError(msg)
         self._lifespan = resources
         return resources
 
@@ -271,11 +281,7 @@ class App:
 
     def broker(self) -> Broker:
         """This loop's connection; opened when it is first used."""
-        if self._pid != os.getpid():
-            # A forked child must not touch its parent's sockets and files, not even to close.
-            self._brokers = WeakKeyDictionary()
-            self._background = None
-            self._pid = os.getpid()
+        self._notice_fork()
         loop = asyncio.get_running_loop()
         broker = self._brokers.get(loop)
         if broker is None:
@@ -315,17 +321,28 @@ class App:
 
     def run_sync(self, call: Callable[[], Coroutine[Any, Any, T]], /) -> T:
         """Run ``call()`` on the app's background loop, and wait for it in this thread."""
-        if self._background is None or self._pid != os.getpid():
-            from brokerwq._runtime.background import (  # noqa: PLC0415  -- as in broker()
-                BackgroundLoop,
-            )
+        self._notice_fork()
+        with self._starting:
+            background = self._background
+            if background is None:
+                from brokerwq._runtime.background import (  # noqa: PLC0415  -- as in broker()
+                    BackgroundLoop,
+                )
 
-            self._background = BackgroundLoop()
-        return self._background.run(call)
+                background = self._background = BackgroundLoop()
+        return background.run(call)
 
     def utcnow(self) -> datetime:
         """The wall clock, in UTC."""
         return self.clock.utcnow()
+
+    def _notice_fork(self) -> None:
+        if self._pid != os.getpid():
+            # A child must not touch its parent's sockets and files, not even to close them.
+            self._brokers = WeakKeyDictionary()
+            self._background = None
+            self._starting = threading.Lock()
+            self._pid = os.getpid()
 
     def _select_telemetry(self, given: Instrumentation | Listener | None) -> Instrumentation | None:
         setting = os.environ.get("BROKERWQ_TELEMETRY", "")

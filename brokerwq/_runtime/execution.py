@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
@@ -22,7 +22,7 @@ from brokerwq.errors import EnvelopeError
 from brokerwq.events import Instrumentation
 from brokerwq.job import Child, Job, Lease
 from brokerwq.middleware import compose
-from brokerwq.outcomes import Done, Outcome, Retry
+from brokerwq.outcomes import Done, Outcome, Retry, without_lone_groups
 
 Cause: TypeAlias = Literal["", "timeout", "lost", "stop"]
 
@@ -307,13 +307,18 @@ def _outcomes(
 
 
 def _batch_answer(answer: object, count: int) -> list[Outcome]:
-    entries: list[object] | None = None
-    if isinstance(answer, Sequence):
-        entries = list(cast("Sequence[object]", answer))
+    entries = _entries(answer)
     if entries is None or len(entries) != count:
-        found = f"{len(entries)} outcomes" if entries is not None else f"{answer!r:.100}"
+        found = f"{len(entries)} outcomes" if entries is not None else _shown(answer)
         return [Retry(reason=f"the batch handler answered {found} for {count} messages")] * count
     return [_batch_entry(entry) for entry in entries]
+
+
+def _entries(answer: object) -> list[object] | None:
+    with suppress(Exception):  # a sequence of the user's own may raise anything
+        if isinstance(answer, Sequence):
+            return list(cast("Sequence[object]", answer))
+    return None
 
 
 def _batch_entry(entry: object) -> Outcome:
@@ -323,11 +328,18 @@ def _batch_entry(entry: object) -> Outcome:
         return entry
     if entry is Retry:
         return Retry()
-    return Retry(reason=f"the batch handler answered {entry!r:.100} for this message")
+    return Retry(reason=f"the batch handler answered {_shown(entry)} for this message")
+
+
+def _shown(answer: object) -> str:
+    try:
+        return f"{answer!r:.100}"
+    except Exception:  # noqa: BLE001 -- a user's __repr__ may raise anything
+        return f"a {type(answer).__qualname__}"
 
 
 def _outcome_of_error(shared: Shared, route: Route, error: BaseException) -> Outcome:
-    inner = _without_lone_groups(error)
+    inner = without_lone_groups(error)
     if isinstance(inner, Outcome):
         return inner
     if isinstance(inner, SystemExit):
@@ -339,17 +351,6 @@ def _outcome_of_error(shared: Shared, route: Route, error: BaseException) -> Out
     except Exception:  # noqa: BLE001 -- a user's rule that fails decides nothing
         return Retry()
     return outcome if isinstance(outcome, Outcome) else Retry()
-
-
-def _without_lone_groups(error: BaseException) -> BaseException:
-    # A task group wraps even a lone exception; what the handler meant is inside.
-    inner = error
-    while isinstance(inner, BaseExceptionGroup):
-        inside = cast("tuple[BaseException, ...]", inner.exceptions)
-        if len(inside) != 1:
-            return error
-        inner = inside[0]
-    return inner
 
 
 def _error_behind(outcome: Outcome, error: BaseException | None) -> BaseException | None:

@@ -21,6 +21,9 @@ from brokerwq.testing.faults import Faults, FaultyDriver
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)
 
+ROOT = Path(__file__).parents[2]
+"""Where ``tests`` can be imported from."""
+
 PATIENCE = 20.0
 """Seconds of the machine's time for which a test waits for what must happen."""
 

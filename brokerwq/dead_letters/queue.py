@@ -13,6 +13,8 @@ from hashlib import blake2b
 from itertools import islice
 
 from brokerwq.clock import SYSTEM_CLOCK, Clock
+from brokerwq.dead_letters.selection import EVERYTHING, DeadLetter, Selection
+from brokerwq.dead_letters.sweep import DEFAULT_LEASE, DEFAULT_MAX_HELD, Sweep
 from brokerwq.driver import Delivery, Driver, QueueSpec, Results, dead_letter_name
 from brokerwq.durations import positive_seconds
 from brokerwq.errors import (
@@ -23,8 +25,6 @@ from brokerwq.errors import (
     QueueNotFoundError,
 )
 from brokerwq.message import Message
-from brokerwq.selection import EVERYTHING, DeadLetter, Selection
-from brokerwq.sweep import DEFAULT_LEASE, DEFAULT_MAX_HELD, Sweep
 
 _MAX_FAILURES = 100
 
