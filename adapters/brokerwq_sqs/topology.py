@@ -62,6 +62,10 @@ class Topology:
     async def declare(self, spec: QueueSpec, *, check_only: bool) -> Sequence[Difference]:
         """See ``Driver.declare``."""
         check_spec(spec, self._queues)
+        if spec.declare == "never":
+            # Somebody else's: it has to be there, and is as it is.
+            await self._queues.find(spec.name)
+            return []
         may_create = spec.declare == "create" and not check_only
         found = await self._look(spec.name, must_exist=not may_create)
         dead = await self._look(spec.dead_letter_queue, must_exist=not may_create)
