@@ -70,6 +70,7 @@ class Intake:
             await lane.gate.wait()
             await self._slots.wait_until_free(lane.limited)
             if lane.quiesced.is_set() or not lane.gate.is_set():
+                self._slots.freed()  # the room that woke this lane is for another one
                 continue
             try:
                 await self._claim(lane)

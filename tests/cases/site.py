@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -161,7 +161,7 @@ def _note(line: str) -> Note:
 
 
 @contextmanager
-def supervised(site: Site, *arguments: str, restarts: int = 30) -> Iterator[Callable[[], None]]:
+def supervised(site: Site, *arguments: str, restarts: int = 30) -> Generator[Callable[[], None]]:
     """Keep one process running, as an orchestrator does: call it again and again."""
     process = site.start(*arguments)
     left = restarts

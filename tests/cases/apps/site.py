@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Awaitable, Callable
 
 from brokerwq import App, DeadLetter, Job, RetryPolicy, Snooze
 
@@ -34,7 +35,7 @@ retry = RetryPolicy(
 
 @app.worker("q", retry=retry)
 async def work(job: Job, *, n: int, act: str = "", seconds: float = 0.0) -> None:
-    """Do ``act``."""
+    """Do ``act``, one of ``ACTS``; anything else is the reason of a dead letter."""
     note("start", n, job.attempt, act or "-")
     try:
         await _act(job, act, seconds)
@@ -45,34 +46,58 @@ async def work(job: Job, *, n: int, act: str = "", seconds: float = 0.0) -> None
 
 
 async def _act(job: Job, act: str, seconds: float) -> None:
-    match act:
-        case "":
-            await asyncio.sleep(seconds)
-        case "exit":
-            await asyncio.sleep(seconds)
-            os._exit(9)
-        case "fail":
-            raise ValueError(seconds)
-        case "fail once":
-            if job.attempt == 1:
-                raise ValueError(seconds)
-        case "block":
-            time.sleep(seconds)  # noqa: ASYNC251 -- on purpose
-        case "ignore":
-            until = time.monotonic() + seconds
-            while time.monotonic() < until:
-                try:
-                    await asyncio.sleep(0.05)
-                except asyncio.CancelledError:
-                    time.sleep(0.01)  # noqa: ASYNC251 -- or the loop would only cancel
-        case "quit":
-            sys.exit(int(seconds))
-        case "stop":
-            while not job.stopping:
-                await asyncio.sleep(0.01)
-            raise Snooze(0)
-        case _:
-            raise DeadLetter(act)
+    if act not in ACTS:
+        raise DeadLetter(act)
+    await ACTS[act](job, seconds)
+
+
+async def _exit(_: Job, seconds: float) -> None:
+    await asyncio.sleep(seconds)
+    os._exit(9)
+
+
+async def _fail_once(job: Job, seconds: float) -> None:
+    if job.attempt == 1:
+        raise ValueError(job.id)
+    await asyncio.sleep(seconds)
+
+
+async def _block(_: Job, seconds: float) -> None:
+    time.sleep(seconds)  # noqa: ASYNC251 -- as a careless handler does
+
+
+async def _ignore(_: Job, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            await asyncio.sleep(0.05)
+        except asyncio.CancelledError:
+            time.sleep(0.01)  # noqa: ASYNC251 -- or the loop would do nothing but cancel
+
+
+async def _quit(_: Job, seconds: float) -> None:
+    sys.exit(int(seconds))
+
+
+async def _stop(job: Job, _: float) -> None:
+    while not job.stopping:
+        await asyncio.sleep(0.01)
+    raise Snooze(0)
+
+
+async def _sleep(_: Job, seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+ACTS: dict[str, Callable[[Job, float], Awaitable[None]]] = {
+    "": _sleep,
+    "exit": _exit,
+    "fail once": _fail_once,
+    "block": _block,
+    "ignore": _ignore,
+    "quit": _quit,
+    "stop": _stop,
+}
 
 
 @app.worker("plain", retry=retry)
