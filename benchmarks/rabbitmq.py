@@ -9,6 +9,10 @@ are not installed are left out (``pip install celery dramatiq[rabbitmq] taskiq-a
 faststream[rabbit]``).
 """
 
+# The peers need not be installed, and not all of them have types; jobs that do nothing use nothing.
+# pyright: basic, reportMissingImports=false
+# ruff: noqa: ARG001
+
 from __future__ import annotations
 
 import argparse

@@ -1,19 +1,20 @@
-"""Running a handler: decoding, time limit, threads, cancellation, and what came of it."""
+"""Running a handler: decoding, time limit, threads, cancellation, and its children."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context, copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, cast
 
 import anyio
 import anyio.from_thread
 import anyio.to_thread
 
+from brokerwq._runtime.answers import error_behind, outcome_of_error, outcomes_of_batch
 from brokerwq._runtime.bridge import Bridge
 from brokerwq._runtime.leases import Held
 from brokerwq._runtime.route import Route
@@ -22,7 +23,7 @@ from brokerwq.errors import EnvelopeError
 from brokerwq.events import Instrumentation
 from brokerwq.job import Child, Job, Lease
 from brokerwq.middleware import compose
-from brokerwq.outcomes import Done, Outcome, Retry, without_lone_groups
+from brokerwq.outcomes import Done, Outcome, Retry
 
 Cause: TypeAlias = Literal["", "timeout", "lost", "stop"]
 
@@ -41,7 +42,7 @@ class Work:
     scope: anyio.CancelScope | None = None
     context: Context | None = None
     cause: Cause = ""
-    _lost: int = 0
+    _lost: set[Held] = field(default_factory=set[Held])
 
     def cancel(self, cause: Cause) -> None:
         """End the handler, for the first cause given."""
@@ -50,10 +51,10 @@ class Work:
         if self.scope is not None:
             self.scope.cancel()
 
-    def lose(self, _held: Held) -> None:
-        """One lease is lost: the handler is ended once none is left."""
-        self._lost += 1
-        if self._lost == len(self.helds):
+    def lose(self, held: Held) -> None:
+        """The lease on ``held`` is lost: the handler is ended once none is left."""
+        self._lost.add(held)
+        if len(self._lost) == len(self.helds):
             self.cancel("lost")
 
 
@@ -204,7 +205,7 @@ async def _run(
             held,
             outcome,
             label,
-            _error_behind(outcome, error),
+            error_behind(outcome, error),
             seconds=seconds,
             cancelled=cancelled,
         )
@@ -298,66 +299,12 @@ def _outcomes(
 ) -> list[Outcome]:
     count = len(work.helds)
     if error is not None:
-        return [_outcome_of_error(shared, work.route, error)] * count
+        return [outcome_of_error(work.route.retry, error, shared.request_exit)] * count
     if not finished:
         return [Retry()] * count
     if not work.route.batch or answer is None:
         return [Done()] * count
-    return _batch_answer(answer, count)
-
-
-def _batch_answer(answer: object, count: int) -> list[Outcome]:
-    entries = _entries(answer)
-    if entries is None or len(entries) != count:
-        found = f"{len(entries)} outcomes" if entries is not None else _shown(answer)
-        return [Retry(reason=f"the batch handler answered {found} for {count} messages")] * count
-    return [_batch_entry(entry) for entry in entries]
-
-
-def _entries(answer: object) -> list[object] | None:
-    with suppress(Exception):  # a sequence of the user's own may raise anything
-        if isinstance(answer, Sequence):
-            return list(cast("Sequence[object]", answer))
-    return None
-
-
-def _batch_entry(entry: object) -> Outcome:
-    if entry is None or entry is Done:
-        return Done()
-    if isinstance(entry, Outcome):
-        return entry
-    if entry is Retry:
-        return Retry()
-    return Retry(reason=f"the batch handler answered {_shown(entry)} for this message")
-
-
-def _shown(answer: object) -> str:
-    try:
-        return f"{answer!r:.100}"
-    except Exception:  # noqa: BLE001 -- a user's __repr__ may raise anything
-        return f"a {type(answer).__qualname__}"
-
-
-def _outcome_of_error(shared: Shared, route: Route, error: BaseException) -> Outcome:
-    inner = without_lone_groups(error)
-    if isinstance(inner, Outcome):
-        return inner
-    if isinstance(inner, SystemExit):
-        shared.request_exit(inner.code if isinstance(inner.code, int) else int(bool(inner.code)))
-    elif isinstance(inner, KeyboardInterrupt):
-        shared.request_exit(130)
-    try:
-        outcome = cast("object", route.retry.outcome_of(inner))
-    except Exception:  # noqa: BLE001 -- a user's rule that fails decides nothing
-        return Retry()
-    return outcome if isinstance(outcome, Outcome) else Retry()
-
-
-def _error_behind(outcome: Outcome, error: BaseException | None) -> BaseException | None:
-    if error is None or isinstance(error, Outcome):
-        cause = outcome.__cause__
-        return cause if isinstance(cause, BaseException) else None
-    return error
+    return outcomes_of_batch(answer, count)
 
 
 async def _send_children(

@@ -80,8 +80,6 @@ class Judge:
         """What must happen instead of running the handler; None to run it."""
         message = delivery.message
         attempt = delivery.attempt
-        if delivery.defect:
-            return self.undecodable(delivery, f"unreadable envelope: {delivery.defect}", now)
         if attempt > max_attempts:
             # A failed last attempt is dead-lettered at once. Who comes here was lost on the
             # way, unless its copy says that all attempts were counted and done.

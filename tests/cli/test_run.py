@@ -236,6 +236,15 @@ def test_a_drain_with_dead_letters_ends_with_exit_code_1(start: Start, processes
     assert "0 done, 1 retried, 1 dead (1 failed)" in drained.said
 
 
+def test_the_report_as_json_tells_the_exit_code_that_the_command_has(start: Start) -> None:
+    enqueue(start, "fail")
+
+    drained = start("drain", "jobs:app", "--json")
+
+    assert drained.end() == 1
+    assert json.loads(drained.said[drained.said.index("{\n") :])["exit_code"] == 1
+
+
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_a_drain_that_misses_its_deadline_ends_with_exit_code_1(
     start: Start, processes: str
