@@ -157,7 +157,8 @@ def _announce(shift: Shift) -> None:
     origin = url.variable if url.origin == "environment" else url.origin
     names = ", ".join(shift.queues or (spec.name for spec in app.queue_specs()))
     crew = f"{count} processes with {slots} slots each" if count > 1 else f"{slots} slots"
-    say(f"{__version__} on {url.value} ({origin}), queues: {names}; {crew}")
+    stop = f"a stop gives running jobs {shift.grace:g} s, a second one none"
+    say(f"{__version__} on {url.value} ({origin}), queues: {names}; {crew}; {stop}")
 
 
 def run_runner(shift: Shift, work: Callable[[Runner], Awaitable[RunReport]]) -> RunReport:
