@@ -11,7 +11,6 @@ from typing import Protocol
 
 import anyio
 
-
 # Held here, because what freezes time for its own sake (a handler, a library under test) puts
 # something else in its place, and leases must not end by it.
 _monotonic = time.monotonic
