@@ -247,13 +247,12 @@ class Settler:
         # A handler that has had its last attempt must not run once more: all attempts stay
         # spent, and the next claim comes straight back here.
         delivery = request.held.delivery
-        message = delivery.message
         spent = delivery.attempt
-        mark = Mark(
+        mark = replace(
+            Mark.of(delivery.message),
             attempts=spent if request.verdict.counted else spent - 1,
             suspect=request.verdict.reason == "lost",
-            unknown_since=message.unknown_since,
-            snoozed=message.snoozed,
+            not_before=None,
         )
         delay = min(_FALLBACK_DELAY, self._keeper.capabilities.max_release_delay)
         return Verdict("put_back", "put-back", delay=delay, mark=mark, reason="no dead letter")

@@ -235,13 +235,12 @@ class Judge:
 
 def _uncounted(delivery: Delivery, *, unknown_since: datetime | None = None) -> Mark:
     message = delivery.message
-    return Mark(
+    return replace(
+        Mark.of(message),
         attempts=delivery.attempt - 1,
         # The returned copy's receives start anew, so the suspicion must be written on it.
         suspect=message.suspect or delivery.receives > 1,
         unknown_since=unknown_since,
-        not_before=message.not_before,
-        snoozed=message.snoozed,
     )
 
 
