@@ -19,11 +19,11 @@ from brokerwq.cli.failure import ExitCode, say
 from brokerwq.cli.link import Link
 from brokerwq.cli.target import is_spec, load_app
 from brokerwq.cli.values import duration_or_zero
+from brokerwq.reports import RunReport
 from brokerwq.sizing import readable
 
 if TYPE_CHECKING:
     from brokerwq.app import App
-    from brokerwq.reports import RunReport
     from brokerwq.runner import Runner
 
 Verb: TypeAlias = Callable[..., None]
@@ -209,23 +209,6 @@ def as_record(report: RunReport) -> dict[str, Any]:
 
 def summary(record: dict[str, Any]) -> str:
     """The report for people, on one line."""
-    dead: dict[str, int] = record["dead"]
-    parts = [f"{record['done']:,} done"]
-    parts += [
-        f"{record[name]:,} {text}"
-        for name, text in (
-            ("failed", "retried"),
-            ("snoozed", "snoozed"),
-            ("discarded", "discarded"),
-            ("put_back", "put back"),
-            ("lost", "leases lost"),
-            ("unsettled", "not settled"),
-            ("left_delayed", "left for later"),
-        )
-        if record[name]
-    ]
-    reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(dead.items()))
-    parts.append(f"{sum(dead.values()):,} dead" + (f" ({reasons})" if reasons else ""))
-    seconds = float(record["seconds"])
-    rate = f", {record['done'] / seconds:,.1f}/s" if seconds > 0 else ""
-    return f"{', '.join(parts)} in {readable(seconds)}{rate}"
+    report = RunReport(**record)
+    rate = f", {report.rate:,.1f}/s" if report.seconds > 0 else ""
+    return f"{report} in {readable(report.seconds)}{rate}"
