@@ -118,6 +118,14 @@ def shift_options(command: Verb) -> Verb:
     return functools.reduce(lambda inner, option: option(inner), reversed(_OPTIONS), verb)
 
 
+def warn_of_misspelt_settings() -> None:
+    """Say which environment variables set nothing, though they were meant to."""
+    from brokerwq.settings import misspelt
+
+    for variable, meant in misspelt(os.environ).items():
+        say(f"{variable} is no setting and changes nothing; is {meant} meant?")
+
+
 def app_and_rest(arguments: tuple[str, ...]) -> tuple[App, str | None, tuple[str, ...]]:
     """The app, its MODULE:ATTR if that stood first, and the arguments behind it."""
     spec, rest = (
@@ -157,6 +165,7 @@ def _announce(shift: Shift) -> None:
     origin = url.variable if url.origin == "environment" else url.origin
     names = ", ".join(shift.queues or (spec.name for spec in app.queue_specs()))
     crew = f"{count} processes with {slots} slots each" if count > 1 else f"{slots} slots"
+    warn_of_misspelt_settings()
     stop = f"a stop gives running jobs {shift.grace:g} s, a second one none"
     say(f"{__version__} on {url.value} ({origin}), queues: {names}; {crew}; {stop}")
 
