@@ -27,7 +27,13 @@ from brokerwq.middleware import Middleware
 from brokerwq.reports import RunReport, SendReport
 from brokerwq.workers.bulk import Outgoing
 from brokerwq.workers.decorating import AnyWorker, BatchDecorator, WorkerDecorator, decorator
-from brokerwq.workers.options import Key, WorkerKeywords, WorkerOptions
+from brokerwq.workers.options import (
+    Key,
+    WorkerKeywords,
+    WorkerOptions,
+    check_layers,
+    check_policy,
+)
 from brokerwq.workers.registry import Registry
 
 if TYPE_CHECKING:
@@ -79,14 +85,16 @@ class App:
         self._url = self.settings.url.get_secret_value()
         self._adapter = find_adapter(self._url)
         self._adapter_settings = self._adapter.parse_url(self._url)
-        self._retry = retry or RetryPolicy(
+        self._retry = RetryPolicy(
             max_attempts=self.settings.max_attempts,
             base=self.settings.backoff_base,
             cap=self.settings.backoff_cap,
             jitter=self.settings.backoff_jitter,
         )
+        if retry is not None:
+            self._retry = check_policy(retry)
         self._lease: Seconds = self.settings.lease if lease is None else lease
-        self._middleware = tuple(middleware)
+        self._middleware = check_layers(middleware)
         self._instrumentation = self._select_telemetry(telemetry)
         self._lifespan: Lifespan | None = None
         self._brokers: WeakKeyDictionary[asyncio.AbstractEventLoop, Broker] = WeakKeyDictionary()
@@ -184,7 +192,8 @@ class App:
         Raises:
             ConfigError: at decoration, if anything of this does not fit.
         """
-        around = tuple(middleware) if batch else (*self._middleware, *middleware)
+        layers = check_layers(middleware)
+        around = layers if batch else (*self._middleware, *layers)
         options = WorkerOptions(
             queue=queue,
             name=name,

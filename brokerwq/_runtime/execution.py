@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context, copy_context
@@ -16,6 +17,7 @@ import anyio.to_thread
 
 from brokerwq._runtime.answers import error_behind, outcome_of_error, outcomes_of_batch
 from brokerwq._runtime.bridge import Bridge
+from brokerwq._runtime.forks import end_if_forked
 from brokerwq._runtime.leases import Held
 from brokerwq._runtime.route import Route
 from brokerwq.clock import Clock
@@ -234,11 +236,14 @@ async def _run_in_scope(
     answer: object = None
     error: BaseException | None = None
     finished = False
+    pid = os.getpid()
     try:
         with scope:
             answer = await _call(shared, work, jobs, payloads)
             finished = True
+        end_if_forked(pid)
     except BaseException as raised:
+        end_if_forked(pid)
         if shared.aborting:
             raise
         _uncancel()
@@ -278,6 +283,8 @@ async def _invoke(shared: Shared, route: Route, job: Any, payload: Any) -> objec
     if route.is_async:
         return cast("object", await route.call(job, payload))
 
+    pid = os.getpid()
+
     def call() -> tuple[object, BaseException | None]:
         # Handed over as a value: asyncio closes a coroutine into which it throws a
         # GeneratorExit, and a future refuses a StopIteration.
@@ -285,6 +292,8 @@ async def _invoke(shared: Shared, route: Route, job: Any, payload: Any) -> objec
             return route.call(job, payload), None
         except BaseException as raised:  # noqa: BLE001 -- raised again in the slot
             return None, raised
+        finally:
+            end_if_forked(pid)
 
     # Never abandoned: a thread cannot be stopped, so its slot stays taken until it returns.
     answer, error = await anyio.to_thread.run_sync(call, limiter=shared.threads)

@@ -110,6 +110,7 @@ def test_a_runner_says_what_it_runs_and_stops_cleanly(start: Start, folder: Path
 
     assert runner.end(5) == 0
     assert "on sqlite:///jobs.db (code), queues: naps; 10 slots" in runner.said
+    assert "a stop gives running jobs 15 s, a second one none" in runner.said
     assert "1 done, 0 dead" in runner.said
 
 
