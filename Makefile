@@ -57,6 +57,16 @@ fmt: $(VENV)/.dev ## format, and mend what can be mended
 bench-%: $(VENV)/.dev ## run benchmarks/NAME.py, e.g. make bench-sqlite
 	$(BIN)/python benchmarks/$*.py $(ARGS)
 
+.PHONY: bench-rabbitmq
+bench-rabbitmq: $(VENV)/.dev ## benchmarks/rabbitmq.py, beside four peers
+	$(PIP) install --group peers
+	$(BIN)/python benchmarks/rabbitmq.py $(ARGS)
+
+.PHONY: test-rabbitmq-4
+test-rabbitmq-4: $(VENV)/.dev ## the tests on RabbitMQ 4.3, unpacked from newer Debian packages
+	BROKERWQ_REQUIRE=rabbitmq-4.3 $(PYTEST) tests/contract/test_rabbitmq.py tests/adapters \
+	  tests/chaos/test_rabbitmq.py -k "4.3 or Rabbit43" $(ARGS)
+
 chaos-%: $(VENV)/.dev ## run the tests in tests/chaos/test_NAME.py
 	$(PYTEST) tests/chaos/test_$*.py $(ARGS)
 
