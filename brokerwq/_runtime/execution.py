@@ -330,8 +330,11 @@ async def _send_children(
             continue
         try:
             await _in_context(work.context, shared.send_children(children))
-        except Exception as failure:  # noqa: BLE001 -- any: the job must then run again
-            results[n], error = Retry(), failure
+        except (Exception, asyncio.CancelledError) as failure:
+            if shared.aborting:
+                raise
+            _uncancel()
+            results[n], error = Retry(), failure  # whatever it was: the job must run again
     return results, error
 
 
