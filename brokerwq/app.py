@@ -7,7 +7,7 @@ import inspect
 import os
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypeVar, Unpack, overload
@@ -228,7 +228,11 @@ class App:
 
     def enter_lifespan(self) -> AbstractAsyncContextManager[Any]:
         """The lifespan as a context manager; for the runner."""
-        return asynccontextmanager(self._lifespan or _no_lifespan)()
+        from brokerwq._runtime.lifespan import (  # noqa: PLC0415  -- as in broker()
+            EnteredLifespan,
+        )
+
+        return EnteredLifespan(self._lifespan or _no_lifespan)
 
     # -- running --------------------------------------------------------------------------
 
@@ -320,13 +324,19 @@ class App:
         return await send_in_chunks(self.broker(), queue, outgoing)
 
     async def send_children(self, children: Sequence[Child], /) -> None:
-        """Send what a job enqueued.
+        """Send what a job enqueued, many at a time.
 
         Raises:
-            DriverError: one was not accepted; those before it were.
+            DriverError: one was not accepted; others were.
         """
+        outgoing: dict[tuple[str, str], list[Outgoing]] = {}
         for child in children:
-            await self.send_one(child.queue, child.message, child.delay)
+            kind = child.queue, child.message.type  # as telemetry tells them apart
+            outgoing.setdefault(kind, []).append((child.message, child.delay))
+        for (queue, _), messages in outgoing.items():
+            for error in await self.broker().send_batch(queue, messages):
+                if error is not None:
+                    raise error
 
     def run_sync(self, call: Callable[[], Coroutine[Any, Any, T]], /) -> T:
         """Run ``call()`` on the app's background loop, and wait for it in this thread."""
