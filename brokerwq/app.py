@@ -17,7 +17,7 @@ from brokerwq.backoff import RetryPolicy
 from brokerwq.clock import SYSTEM_CLOCK, Clock
 from brokerwq.codecs import Codec
 from brokerwq.driver.protocol import Driver, QueueSpec
-from brokerwq.driver.registry import find_adapter, redacted
+from brokerwq.driver.registry import find_adapter, redacted, settings_of
 from brokerwq.durations import Seconds
 from brokerwq.errors import ConfigError
 from brokerwq.events import Instrumentation, Listener
@@ -84,7 +84,7 @@ class App:
         self.settings: Settings = Settings.load(url=url)
         self._url = self.settings.url.get_secret_value()
         self._adapter = find_adapter(self._url)
-        self._adapter_settings = self._adapter.parse_url(self._url)
+        self._adapter_settings = settings_of(self._adapter, self._url)
         self._retry = RetryPolicy(
             max_attempts=self.settings.max_attempts,
             base=self.settings.backoff_base,

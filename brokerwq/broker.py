@@ -14,7 +14,7 @@ from brokerwq.clock import SYSTEM_CLOCK, Clock, move_on_after
 from brokerwq.driver.adapter import Adapter
 from brokerwq.driver.capabilities import Capabilities
 from brokerwq.driver.protocol import Difference, Driver, QueueSpec, QueueStats
-from brokerwq.driver.registry import find_adapter, missing_client
+from brokerwq.driver.registry import find_adapter, missing_client, settings_of
 from brokerwq.driver.spec import check_queue_name, check_spec
 from brokerwq.durations import Seconds, positive_seconds, seconds_of
 from brokerwq.envelope import check_user_headers
@@ -329,7 +329,7 @@ async def connect(
         DriverError: the broker could not be reached, or refused.
     """
     adapter = find_adapter(url)
-    driver = build_driver(adapter, adapter.parse_url(url), clock)
+    driver = build_driver(adapter, settings_of(adapter, url), clock)
     broker = Broker(
         driver,
         clock=clock,
