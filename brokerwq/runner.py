@@ -182,6 +182,7 @@ class Runner:
             timeouts=tally.timeouts,
             snoozed=tally.snoozed,
             discarded=tally.discarded,
+            duplicates=tally.duplicates,
             dead=dict(tally.dead),
             put_back=tally.put_back,
             lost=tally.lost,

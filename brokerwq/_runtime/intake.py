@@ -67,9 +67,9 @@ class Intake:
         """Claim for ``lane`` until it is quiesced."""
         pauses = Pauses(self._reconnect_cap)
         while not lane.quiesced.is_set():
-            await lane.gate.wait()
+            await lane.wait_until_open()
             await self._slots.wait_until_free()
-            if lane.quiesced.is_set() or not lane.gate.is_set():
+            if lane.quiesced.is_set() or not lane.is_open:
                 continue
             try:
                 await self._claim(lane)

@@ -28,6 +28,7 @@ class Lane:
         buffer: Collects the messages of a batch call; None for workers that take one.
         was_empty: The last claim brought nothing.
         gate: While it is not set, no claim starts.
+        store_up: The same, for the store that its workers need; None if they need none.
         quiesced: No claim starts any more.
     """
 
@@ -39,6 +40,7 @@ class Lane:
     judge: Judge
     buffer: BatchBuffer | None = None
     was_empty: bool = False
+    store_up: asyncio.Event | None = None
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     quiesced: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -46,6 +48,17 @@ class Lane:
     def queue(self) -> str:
         """Its name."""
         return self.spec.name
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a claim may start now."""
+        return self.gate.is_set() and (self.store_up is None or self.store_up.is_set())
+
+    async def wait_until_open(self) -> None:
+        """Wait until a claim may start."""
+        await self.gate.wait()
+        if self.store_up is not None:
+            await self.store_up.wait()
 
     @property
     def per_slot(self) -> int:
