@@ -9,9 +9,11 @@ from brokerwq.errors import BrokerwqError, EnqueueError
 from brokerwq.job import Job
 from brokerwq.message import DeadLetterNote, Message
 from brokerwq.middleware import Middleware, Next
+from brokerwq.once import Once
 from brokerwq.outcomes import DeadLetter, Discard, Done, Outcome, Retry, Snooze
 from brokerwq.reports import RunReport, SendReport
 from brokerwq.runner import Runner
+from brokerwq.tx import Tx
 from brokerwq.version import __version__
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "Message",
     "Middleware",
     "Next",
+    "Once",
     "Outcome",
     "QueueSpec",
     "QueueStats",
@@ -38,6 +41,7 @@ __all__ = [
     "Runner",
     "SendReport",
     "Snooze",
+    "Tx",
     "__version__",
     "connect",
 ]

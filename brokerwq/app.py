@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypeVar, Unpack, overload
@@ -20,17 +20,23 @@ from brokerwq.codecs import Codec
 from brokerwq.driver.protocol import Driver, QueueSpec
 from brokerwq.driver.registry import find_adapter, redacted
 from brokerwq.durations import Seconds
-from brokerwq.events import Instrumentation, Listener
+from brokerwq.errors import BrokerwqError, DriverError
+from brokerwq.events import Event, Instrumentation, Listener
 from brokerwq.job import Child
 from brokerwq.message import Message
 from brokerwq.middleware import Middleware
+from brokerwq.once import Once, Strategy, once_of
 from brokerwq.reports import RunReport, SendReport
 from brokerwq.workers.bulk import Outgoing
 from brokerwq.workers.decorating import AnyWorker, BatchDecorator, WorkerDecorator, decorator
+from brokerwq.workers.names import check_name
 from brokerwq.workers.options import Key, WorkerKeywords, WorkerOptions
 from brokerwq.workers.registry import Registry
 
 if TYPE_CHECKING:
+    from brokerwq.idempotency import Guards
+    from brokerwq.idempotency.store import Outgoing as Outbound
+    from brokerwq.idempotency.store import Store
     from brokerwq.settings import Settings
 
 T = TypeVar("T")
@@ -38,6 +44,7 @@ T = TypeVar("T")
 Lifespan: TypeAlias = Callable[[], AsyncGenerator[Any]]
 
 _BY_SETTING: Final = "by setting"
+_RELAY_SECONDS: Final = 1.0
 
 
 class App:
@@ -49,6 +56,11 @@ class App:
     Args:
         url: The broker; None takes ``BROKERWQ_URL``, and without that
             ``sqlite:///brokerwq.db``.
+        store: Where the keys of finished work are kept, for workers with ``once``: a store
+            of ``brokerwq.idempotency``, or its URL (``sqlite:///work.db``). One alone changes
+            nothing.
+        name: Of this application. Its workers' keys are its own, also in a store that
+            several applications share; needed for ``once``. Keep it for ever.
         queues: Properties of queues, where the ones that the workers imply are not meant.
         retry: For workers that have no policy of their own; None takes the settings'.
         lease: Seconds a claim lasts, for workers that do not say; None takes the setting's.
@@ -64,6 +76,8 @@ class App:
         self,
         url: str | None = None,
         *,
+        store: Store | str | None = None,
+        name: str | None = None,
         queues: Sequence[QueueSpec] = (),
         retry: RetryPolicy | None = None,
         lease: Seconds | None = None,
@@ -91,6 +105,14 @@ class App:
         self._background: BackgroundLoop | None = None
         self._pid = os.getpid()
         self.clock = clock
+        self.name = None if name is None else check_name(name, "app name")
+        self.store: Store | None = None
+        self._guards: Guards | None = None
+        if store is not None:
+            from brokerwq.idempotency import Guards, open_store  # noqa: PLC0415  -- as above
+
+            self.store = open_store(store, clock=clock) if isinstance(store, str) else store
+            self._guards = Guards(self.store, self.name, clock, self._emit, self.send_outgoing)
         self.registry = Registry(queues)
 
     def __repr__(self) -> str:
@@ -149,6 +171,8 @@ class App:
         retry: RetryPolicy | None = None,
         slots: int | None = None,
         key: Key | None = None,
+        once: Once | Strategy | None = None,
+        key_version: int = 1,
         codec: Codec | Literal["json", "bytes"] | None = None,
         foreign: bool = False,
         batch: int | None = None,
@@ -171,6 +195,9 @@ class App:
             slots: Most jobs of this worker at once in one runner.
             key: What makes two messages the same work: a function of the payload, or names
                 of its fields.
+            once: Keep the work from being done twice: ``marker``, ``transactional`` or
+                ``lease_tx``, or an ``Once`` with its policies. Needs a store.
+            key_version: Raise it when the same key is to mean other work.
             codec: ``json``, ``bytes`` or one of yours; None goes by the payload's type.
             foreign: Take the messages without a type, on a queue that somebody else fills
                 and that is never declared.
@@ -191,13 +218,15 @@ class App:
             retry=self._retry if retry is None else retry,
             slots=slots,
             key=key,
+            once=once_of(once),
+            key_version=key_version,
             codec=codec,
             foreign=foreign,
             batch=batch,
             batch_wait=batch_wait,
             middleware=around,
         )
-        return decorator(self, options, self.registry.add)
+        return decorator(self, options, self.registry.add, self._guards)
 
     def lifespan(self, resources: Lifespan, /) -> Lifespan:
         """Decorate an async generator that makes what every job may use, and frees it.
@@ -267,6 +296,8 @@ class App:
         broker = self._brokers.pop(asyncio.get_running_loop(), None)
         if broker is not None:
             await broker.aclose()
+        if self.store is not None:
+            await self.store.aclose()
 
     def broker(self) -> Broker:
         """This loop's connection; opened when it is first used."""
@@ -297,6 +328,35 @@ class App:
         """Send many messages of a worker; see ``brokerwq.workers.plan.Sender``."""
         return await send_in_chunks(self.broker(), queue, outgoing)
 
+    async def send_outgoing(self, outgoing: Sequence[Outbound], /) -> Sequence[bool]:
+        """Send what was in an outbox; for each whether the broker has it."""
+        accepted: list[bool] = []
+        for each in outgoing:
+            try:
+                await self.send_one(each.queue, each.message, each.delay)
+            except DriverError:
+                accepted.append(False)
+            else:
+                accepted.append(True)
+        return accepted
+
+    async def relay_outbox(self) -> int:
+        """Send what transactions have left in the store's outbox; how many were sent.
+
+        Runners do so by themselves, every second and after each job.
+
+        Raises:
+            StoreError: the store cannot be reached, or refused.
+        """
+        return 0 if self._guards is None else await self._guards.relay()
+
+    async def keep_relaying(self) -> None:
+        """Relay the outbox every second, for ever; trouble with it is the jobs' own to report."""
+        while True:
+            with suppress(BrokerwqError):
+                await self.relay_outbox()
+            await self.clock.sleep(_RELAY_SECONDS)
+
     async def send_children(self, children: Sequence[Child], /) -> None:
         """Send what a job enqueued.
 
@@ -315,6 +375,10 @@ class App:
     def utcnow(self) -> datetime:
         """The wall clock, in UTC."""
         return self.clock.utcnow()
+
+    def _emit(self, event: Event) -> None:
+        if self._instrumentation is not None:
+            self._instrumentation.emit(event)
 
     def _select_telemetry(self, given: Instrumentation | Listener | None) -> Instrumentation | None:
         setting = os.environ.get("BROKERWQ_TELEMETRY", "")

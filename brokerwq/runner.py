@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from brokerwq._runtime.drain import Drained, DrainGoal
@@ -15,7 +15,7 @@ from brokerwq._runtime.plan import Plan
 from brokerwq._runtime.route import Route
 from brokerwq.driver.protocol import QueueSpec
 from brokerwq.durations import Seconds, seconds_of
-from brokerwq.errors import ConfigError
+from brokerwq.errors import BrokerwqError, ConfigError
 from brokerwq.events import Instrumentation
 from brokerwq.reports import RunReport
 from brokerwq.telemetry import EventLog, fan_out
@@ -135,7 +135,7 @@ class Runner:
         clock = self._app.clock
         started = clock.now()
         with _signals(engine, handle=handle_signals) as received:
-            async with self._app.enter_lifespan() as state:
+            async with self._app.enter_lifespan() as state, _relaying(self._app):
                 drained = await engine.run(state=state, goal=goal)
             await self._app.aclose()
         return self._report(engine, drained, clock.now() - started, received)
@@ -201,6 +201,22 @@ def _instrumentation(given: Instrumentation | None, *, log: bool) -> Instrumenta
         return given
     events = EventLog()
     return fan_out(events) if given is None else fan_out(given, events)
+
+
+@asynccontextmanager
+async def _relaying(app: App) -> AsyncGenerator[None]:
+    if app.store is None:
+        yield
+        return
+    # What waits already is on its queue before a drain looks whether that is empty.
+    with suppress(BrokerwqError):
+        await app.relay_outbox()
+    relaying = asyncio.create_task(app.keep_relaying())
+    try:
+        yield
+    finally:
+        relaying.cancel()
+        await asyncio.gather(relaying, return_exceptions=True)
 
 
 @contextmanager

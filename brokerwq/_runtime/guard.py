@@ -63,21 +63,26 @@ class Admission(Protocol):
         """
         ...
 
-    async def abandon(self, outcome: Outcome, /, *, is_last: bool) -> None:
-        """The handler has not succeeded.
+    async def abandon(self, outcome: Outcome, /, *, is_last: bool) -> Skip | None:
+        """The handler has not succeeded. None if ``outcome`` is what it counts as.
 
         Args:
             outcome: What it asked for.
             is_last: The message is given up on.
 
         Raises:
-            StoreUnavailableError: the store could not be told, which matters if ``is_last``.
+            StoreUnavailableError: it cannot be told what is to become of the message.
         """
         ...
 
 
 class Guard(Protocol):
     """Decides for one worker whether a message's work is still to be done."""
+
+    @property
+    def longest_wait(self) -> float:
+        """Longest ``Skip.delay`` in seconds, about."""
+        ...
 
     async def check(self) -> None:
         """Make sure that jobs can be admitted.

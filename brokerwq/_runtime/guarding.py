@@ -88,7 +88,10 @@ async def conclude(
                 skip = await admission.finish(answer, children)
                 concluded = Concluded(outcome, skip=skip)
             else:
-                await admission.abandon(outcome, is_last=attempt.is_last(outcome))
+                is_last = attempt.is_last(outcome)
+                concluded = Concluded(
+                    outcome, skip=await admission.abandon(outcome, is_last=is_last)
+                )
         except StoreUnavailableError as error:
             concluded = Concluded(outcome, error, _later(store_failed(error)))
         except Outcome as instead:

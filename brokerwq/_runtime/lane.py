@@ -73,7 +73,12 @@ class Lane:
     def longest_wait(self) -> float:
         """Longest backoff of its workers, in seconds."""
         workers = [*self.routes.values(), *([self.foreign] if self.foreign else [])]
-        return max((route.retry.longest_wait for route in workers), default=0.0)
+        return max(map(_longest_wait, workers), default=0.0)
+
+
+def _longest_wait(route: Route) -> float:
+    guarded = 0.0 if route.guard is None else route.guard.longest_wait
+    return max(route.retry.longest_wait, guarded)
 
 
 class BatchBuffer:

@@ -21,6 +21,7 @@ from brokerwq.limits import (
     MAX_TIMEOUT,
 )
 from brokerwq.middleware import Middleware
+from brokerwq.once import Once, Strategy, check_key_version
 from brokerwq.workers.names import check_foreign_queue, check_id, check_name
 
 Key: TypeAlias = Callable[[Any], object] | str | Sequence[str]
@@ -56,6 +57,8 @@ class WorkerKeywords(TypedDict, total=False):
     retry: RetryPolicy | None
     slots: int | None
     key: Key | None
+    once: Once | Strategy | None
+    key_version: int
     codec: Codec | Literal["json", "bytes"] | None
     foreign: bool
 
@@ -157,6 +160,8 @@ class WorkerOptions:
         retry: How often and when.
         slots: Most jobs of this worker at once in one runner, from 1; None has no own limit.
         key: What makes two messages the same work; None is the message's id.
+        once: How the work is kept from being done twice; None for not at all.
+        key_version: Raised when the same key is to mean other work, from 1.
         codec: ``json``, ``bytes`` or a ``Codec``; None goes by the payload's annotation.
         foreign: Take the messages without a type on a queue that somebody else fills.
         batch: Messages in one call, from 1 to 10,000; None for a worker that takes one.
@@ -175,6 +180,8 @@ class WorkerOptions:
     timeout: Seconds | None = None
     slots: int | None = None
     key: Key | None = None
+    once: Once | None = None
+    key_version: int = 1
     codec: Codec | Literal["json", "bytes"] | None = None
     foreign: bool = False
     batch: int | None = None
@@ -197,6 +204,7 @@ class WorkerOptions:
         _policy(self.retry)
         _count(self.slots, "slots", MAX_SLOTS)
         _count(self.batch, "batch", MAX_BATCH)
+        check_key_version(self.key_version)
         self._check_batch()
         self._set("middleware", _layers(self.middleware))
 
@@ -211,6 +219,9 @@ class WorkerOptions:
         self._set("batch_wait", wait)
         if self.batch is None and wait:
             msg = "batch_wait is for workers with batch=…"
+            raise ConfigError(msg)
+        if self.batch is not None and self.once is not None:
+            msg = "once keeps one message's work; a worker with batch=… cannot have it"
             raise ConfigError(msg)
         if self.batch is not None and self.middleware:
             msg = "middleware wraps one job; a worker with batch=… cannot have it"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol, TypeVar, cast
 
+from brokerwq._runtime.guard import Guard
 from brokerwq._runtime.route import Route
 from brokerwq.codecs import BoundCodec
 from brokerwq.durations import Seconds
@@ -62,6 +63,7 @@ class Plan:
     codec: BoundCodec
     content_type: str
     key: KeyReader | None
+    guard: Guard | None = None
 
     def message(
         self, payload: Any, sending: Sending, *, id_: str | None = None, cause: str | None = None
@@ -117,6 +119,7 @@ class Plan:
             batch=options.batch or 0,
             batch_wait=_seconds(options.batch_wait) or 0.0,
             middleware=options.middleware,
+            guard=self.guard,
         )
 
 
@@ -135,6 +138,10 @@ def _seconds(value: Seconds | None) -> float | None:
 
 def _call_of(fn: Callable[..., Any], signature: Signature) -> Callable[[Any, Any], Any]:
     """``fn`` as the runtime calls it: ``call(job, payload)``."""
+    if signature.takes_tx:
+        if signature.fields is None:
+            return lambda job, payload: fn(job, job.tx, payload)
+        return lambda job, fields: fn(job, job.tx, **fields)
     if signature.fields is None:
         return fn if signature.takes_job else lambda _, payload: fn(payload)
     if signature.takes_job:
