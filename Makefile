@@ -34,7 +34,7 @@ test: $(VENV)/.dev ## every test, then the contract tests against the built whee
 
 .PHONY: test-fast
 test-fast: $(VENV)/.dev ## the tests that are not slow, in under 30 seconds
-	$(PYTEST) -m "not slow" $(ARGS)
+	$(PYTEST) -m "not slow" --numprocesses auto $(ARGS)
 
 .PHONY: test-wheel
 test-wheel: $(VENV)/.dev ## the contract tests against the built wheel, in another folder

@@ -5,22 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypeVar, Unpack, overload
 from weakref import WeakKeyDictionary
 
-from brokerwq._runtime.background import BackgroundLoop
-from brokerwq._runtime.bulk_sending import send_in_chunks
 from brokerwq.backoff import RetryPolicy
-from brokerwq.broker import Broker, build_driver
 from brokerwq.clock import SYSTEM_CLOCK, Clock
 from brokerwq.codecs import Codec
 from brokerwq.driver.protocol import Driver, QueueSpec
 from brokerwq.driver.registry import find_adapter, redacted
 from brokerwq.durations import Seconds
-from brokerwq.errors import BrokerwqError, DriverError
+from brokerwq.errors import ConfigError
 from brokerwq.events import Event, Instrumentation, Listener
 from brokerwq.job import Child
 from brokerwq.message import Message
@@ -34,8 +31,9 @@ from brokerwq.workers.options import Key, WorkerKeywords, WorkerOptions
 from brokerwq.workers.registry import Registry
 
 if TYPE_CHECKING:
+    from brokerwq._runtime.background import BackgroundLoop
+    from brokerwq.broker import Broker
     from brokerwq.idempotency import Guards
-    from brokerwq.idempotency.store import Outgoing as Outbound
     from brokerwq.idempotency.store import Store
     from brokerwq.settings import Settings
 
@@ -44,7 +42,6 @@ T = TypeVar("T")
 Lifespan: TypeAlias = Callable[[], AsyncGenerator[Any]]
 
 _BY_SETTING: Final = "by setting"
-_RELAY_SECONDS: Final = 1.0
 
 
 class App:
@@ -112,7 +109,7 @@ class App:
             from brokerwq.idempotency import Guards, open_store  # noqa: PLC0415  -- as above
 
             self.store = open_store(store, clock=clock) if isinstance(store, str) else store
-            self._guards = Guards(self.store, self.name, clock, self._emit, self.send_outgoing)
+            self._guards = Guards(self.store, self.name, clock, self._emit, self.send_one)
         self.registry = Registry(queues)
 
     def __repr__(self) -> str:
@@ -269,6 +266,8 @@ class App:
         Raises:
             AdapterMissingError: its client library is not installed.
         """
+        from brokerwq.broker import build_driver  # noqa: PLC0415  -- as in broker()
+
         return build_driver(self._adapter, self._adapter_settings, self.clock)
 
     # -- sending --------------------------------------------------------------------------
@@ -309,6 +308,8 @@ class App:
         loop = asyncio.get_running_loop()
         broker = self._brokers.get(loop)
         if broker is None:
+            from brokerwq.broker import Broker  # noqa: PLC0415  -- an import is quick without
+
             broker = self._brokers[loop] = Broker(
                 self.build_driver(),
                 clock=self.clock,
@@ -322,23 +323,24 @@ class App:
         """Send one message of a worker; see ``brokerwq.workers.plan.Sender``."""
         await self.broker().send_one(queue, message, delay)
 
+    async def send_in(self, tx: Any, queue: str, message: Message, delay: float, /) -> None:
+        """Write one message of a worker into an outbox; see ``workers.plan.Sender``."""
+        from brokerwq.idempotency.foreign import put_out  # noqa: PLC0415  -- as in __init__
+
+        if self.store is None:
+            msg = "tx needs App(store=…): its outbox is where the message goes"
+            raise ConfigError(msg)
+        await put_out(tx, queue, message, delay, self.clock)
+
     async def send_many(
         self, queue: str, outgoing: AsyncIterator[Outgoing] | Iterator[Outgoing], /
     ) -> SendReport:
         """Send many messages of a worker; see ``brokerwq.workers.plan.Sender``."""
-        return await send_in_chunks(self.broker(), queue, outgoing)
+        from brokerwq._runtime.bulk_sending import (  # noqa: PLC0415  -- as in broker()
+            send_in_chunks,
+        )
 
-    async def send_outgoing(self, outgoing: Sequence[Outbound], /) -> Sequence[bool]:
-        """Send what was in an outbox; for each whether the broker has it."""
-        accepted: list[bool] = []
-        for each in outgoing:
-            try:
-                await self.send_one(each.queue, each.message, each.delay)
-            except DriverError:
-                accepted.append(False)
-            else:
-                accepted.append(True)
-        return accepted
+        return await send_in_chunks(self.broker(), queue, outgoing)
 
     async def relay_outbox(self) -> int:
         """Send what transactions have left in the store's outbox; how many were sent.
@@ -349,13 +351,6 @@ class App:
             StoreError: the store cannot be reached, or refused.
         """
         return 0 if self._guards is None else await self._guards.relay()
-
-    async def keep_relaying(self) -> None:
-        """Relay the outbox every second, for ever; trouble with it is the jobs' own to report."""
-        while True:
-            with suppress(BrokerwqError):
-                await self.relay_outbox()
-            await self.clock.sleep(_RELAY_SECONDS)
 
     async def send_children(self, children: Sequence[Child], /) -> None:
         """Send what a job enqueued.
@@ -369,6 +364,10 @@ class App:
     def run_sync(self, call: Callable[[], Coroutine[Any, Any, T]], /) -> T:
         """Run ``call()`` on the app's background loop, and wait for it in this thread."""
         if self._background is None or self._pid != os.getpid():
+            from brokerwq._runtime.background import (  # noqa: PLC0415  -- as in broker()
+                BackgroundLoop,
+            )
+
             self._background = BackgroundLoop()
         return self._background.run(call)
 

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias, cast
 
 from brokerwq.durations import Seconds, positive_seconds, seconds_of
 from brokerwq.errors import ConfigError
+from brokerwq.limits import MAX_BACKOFF
 from brokerwq.outcomes import DeadLetter, Discard, Done, Outcome, Retry
 
 Rule: TypeAlias = Outcome | type[Outcome] | Callable[[BaseException], Outcome]
@@ -19,7 +20,8 @@ Of the classes, ``DeadLetter`` and ``Discard`` take the exception's class name a
 """
 
 MAX_ATTEMPTS_LIMIT = 1_000_000
-_MAX_EXPONENT = 64  # 2**64 seconds is beyond any cap, and floats stay finite
+MAX_FACTOR = 1000.0
+_MAX_EXPONENT = 64  # 2**64 seconds is beyond any cap, and 1000.0**64 still a finite float
 
 
 def _no_rules() -> Mapping[type[BaseException], Rule]:
@@ -37,9 +39,9 @@ class RetryPolicy:
     Attributes:
         max_attempts: Attempts in all, 1 to 1,000,000. With 1 a message that was lost before
             it could start is dead-lettered unrun; 3 or more is advised.
-        base: Seconds before the second attempt.
-        factor: Growth from one wait to the next, at least 1.
-        cap: Longest wait in seconds.
+        base: Seconds before the second attempt, at most 30 days.
+        factor: Growth from one wait to the next, 1 to 1,000.
+        cap: Longest wait in seconds, at most 30 days.
         jitter: ``full``, ``equal`` or ``none``.
         on: Exception class to outcome; the closest class in the exception's MRO decides.
 
@@ -56,14 +58,12 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         _check_attempts(self.max_attempts)
-        object.__setattr__(self, "base", seconds_of(self.base, "base"))
+        object.__setattr__(self, "base", seconds_of(self.base, "base", limit=MAX_BACKOFF))
         if float(self.base) < 0:  # type: ignore[arg-type]
             msg = f"base must be 0 seconds or more, not {self.base!r}"
             raise ConfigError(msg)
-        object.__setattr__(self, "cap", positive_seconds(self.cap, "cap"))
-        if seconds_of(self.factor, "factor") < 1:
-            msg = f"factor must be 1 or more, not {self.factor!r}"
-            raise ConfigError(msg)
+        object.__setattr__(self, "cap", positive_seconds(self.cap, "cap", limit=MAX_BACKOFF))
+        _check_factor(self.factor)
         if self.jitter not in ("full", "equal", "none"):
             msg = f"jitter must be 'full', 'equal' or 'none', not {self.jitter!r}"
             raise ConfigError(msg)
@@ -121,6 +121,16 @@ def _check_rules(rules: object) -> None:
         if not (isinstance(rule, Outcome) or callable(rule)) or inspect.iscoroutinefunction(rule):
             msg = f"on: {cls.__name__}: {rule!r:.200} is neither an outcome nor a plain function"
             raise ConfigError(msg)
+
+
+def _check_factor(factor: object) -> None:
+    if (
+        not isinstance(factor, int | float)
+        or isinstance(factor, bool)
+        or not 1 <= factor <= MAX_FACTOR  # which no NaN is
+    ):
+        msg = f"factor must be 1 to {MAX_FACTOR:g}, not {factor!r:.200}"
+        raise ConfigError(msg)
 
 
 def _check_attempts(attempts: object) -> None:

@@ -18,7 +18,8 @@ from brokerwq.driver.registry import find_adapter, missing_client
 from brokerwq.durations import Seconds, positive_seconds, seconds_of
 from brokerwq.envelope import check_user_headers
 from brokerwq.errors import ClosedError, ConnectionLostError, DriverError, QueueMismatchError
-from brokerwq.events import Instrumentation
+from brokerwq.events import Instrumentation, Listener
+from brokerwq.limits import MAX_DELAY
 from brokerwq.message import Message, new_message_id
 
 CONNECT_TIMEOUT = 10.0
@@ -118,7 +119,7 @@ class Broker:
             headers=dict(headers or {}),
             created_at=self._clock.utcnow(),
         )
-        await self.send_one(queue, message, seconds_of(delay, "delay", floor=0.0))
+        await self.send_one(queue, message, seconds_of(delay, "delay", floor=0.0, limit=MAX_DELAY))
         return message.id
 
     async def send_one(self, queue: str, message: Message, delay: float = 0.0, /) -> None:
@@ -257,7 +258,7 @@ class Broker:
 
 
 async def _declare(driver: Driver, spec: QueueSpec) -> None:
-    differences = await driver.declare(spec, check_only=spec.declare != "create")
+    differences = await driver.declare(spec.asked, check_only=spec.declare != "create")
     if differences:
         raise QueueMismatchError("; ".join(map(str, differences)))
 
@@ -281,7 +282,7 @@ async def connect(
     *,
     connect_timeout: Seconds = CONNECT_TIMEOUT,
     clock: Clock = SYSTEM_CLOCK,
-    telemetry: Instrumentation | None = None,
+    telemetry: Instrumentation | Listener | None = None,
 ) -> AsyncGenerator[Broker]:
     """A connection to the broker at ``url``, closed when the block ends.
 
@@ -301,10 +302,16 @@ async def connect(
         driver,
         clock=clock,
         connect_timeout=positive_seconds(connect_timeout, "connect_timeout"),
-        instrumentation=telemetry,
+        instrumentation=None if telemetry is None else _guarded(telemetry, url),
     )
     try:
         await broker.open()
         yield broker
     finally:
         await broker.aclose()
+
+
+def _guarded(telemetry: Instrumentation | Listener, url: str) -> Instrumentation | None:
+    from brokerwq.telemetry import select_telemetry  # noqa: PLC0415  -- free when off
+
+    return select_telemetry(telemetry, "", url)

@@ -13,6 +13,7 @@ from brokerwq.driver.capabilities import Capabilities
 from brokerwq.driver.protocol import Consumer, Delivery
 from brokerwq.durations import Seconds, positive_seconds, seconds_of
 from brokerwq.errors import ConfigError, DriverError, LeaseLostError
+from brokerwq.limits import MAX_DELAY
 
 _CLOSE_SECONDS = 10.0
 
@@ -86,13 +87,13 @@ class Claimer:
 
     async def release(self, delivery: Delivery, /, *, delay: Seconds = 0.0) -> None:
         """Return the message, counted as an attempt, claimable after ``delay`` seconds."""
-        after = seconds_of(delay, "delay", floor=0.0)
+        after = seconds_of(delay, "delay", floor=0.0, limit=MAX_DELAY)
         now = self._clock.utcnow()
         await self._settle(delivery, self._judge.returned(delivery, after, now=now))
 
     async def put_back(self, delivery: Delivery, /, *, delay: Seconds = 0.0) -> None:
         """Return the message, not counted, claimable after ``delay`` seconds."""
-        after = seconds_of(delay, "delay", floor=0.0)
+        after = seconds_of(delay, "delay", floor=0.0, limit=MAX_DELAY)
         now = self._clock.utcnow()
         await self._settle(delivery, self._judge.not_started(delivery, after, now=now))
 

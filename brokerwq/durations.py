@@ -12,16 +12,19 @@ Seconds: TypeAlias = float | timedelta
 """A duration: seconds, or a ``timedelta``."""
 
 
-def seconds_of(value: object, name: str, *, floor: float | None = None) -> float:
+def seconds_of(
+    value: object, name: str, *, floor: float | None = None, limit: float = math.inf
+) -> float:
     """Return ``value`` in seconds.
 
     Args:
         value: Seconds or ``timedelta``.
         name: What it is called, for the error.
         floor: Smaller values are raised to this one.
+        limit: Larger values are refused.
 
     Raises:
-        ConfigError: it is not a finite number of seconds.
+        ConfigError: it is not a finite number of seconds, or above the limit.
     """
     if isinstance(value, timedelta):
         seconds = value.total_seconds()
@@ -33,6 +36,9 @@ def seconds_of(value: object, name: str, *, floor: float | None = None) -> float
     if not math.isfinite(seconds):
         msg = f"{name} must be a finite number of seconds, not {value!r}"
         raise ConfigError(msg)
+    if seconds > limit:
+        msg = f"{name} is {seconds:g} seconds; the limit is {limit:g}"
+        raise ConfigError(msg)
     return seconds if floor is None else max(seconds, floor)
 
 
@@ -42,12 +48,9 @@ def positive_seconds(value: object, name: str, *, limit: float = math.inf) -> fl
     Raises:
         ConfigError: it is zero, negative, not finite or above the limit.
     """
-    seconds = seconds_of(value, name)
+    seconds = seconds_of(value, name, limit=limit)
     if seconds <= 0:
         msg = f"{name} must be above 0 seconds, not {value!r}"
-        raise ConfigError(msg)
-    if seconds > limit:
-        msg = f"{name} is {seconds:g} seconds; the limit is {limit:g}"
         raise ConfigError(msg)
     return seconds
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from brokerwq.durations import Seconds, positive_seconds
-from brokerwq.message import Message, child_message_id
+from brokerwq.message import Message, child_message_id, new_message_id
 from brokerwq.tx import Tx
 
 if TYPE_CHECKING:
@@ -190,7 +190,8 @@ class Job:
         children = self._children
         if children is None:
             children = self._children = []
-        child_id = child_message_id(self.id, len(children))
+        # A foreign message may have no id; then nothing can be told apart by it.
+        child_id = child_message_id(self.id, len(children)) if self.id else new_message_id()
         children.append(worker.child(child_id, self.id, args, kwargs))
         return child_id
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 import uuid
 from collections.abc import Mapping
@@ -97,20 +98,26 @@ class Message:
     raw: Mapping[str, object] = field(default_factory=_no_raw)
 
 
-_pool = b""
-_pool_at = 0
-_pool_pid = 0
+class _Pool(threading.local):
+    """Random bytes in stock; each thread has its own, or two would hand out the same ones."""
+
+    stock = b""
+    at = 0
+    pid = 0
+
+
+_pool = _Pool()
 
 
 def _random_bytes() -> bytes:
     # One system call for many ids: os.urandom costs more than all the rest of an enqueue's
     # bookkeeping. A forked child must not continue its parent's pool.
-    global _pool, _pool_at, _pool_pid  # noqa: PLW0603
-    at = _pool_at
-    if at >= len(_pool) or _pool_pid != os.getpid():
-        _pool, _pool_pid, at = os.urandom(4000), os.getpid(), 0
-    _pool_at = at + 10
-    return _pool[at : at + 10]
+    pool, pid = _pool, os.getpid()
+    at = pool.at
+    if at >= len(pool.stock) or pool.pid != pid:
+        pool.stock, pool.pid, at = os.urandom(4000), pid, 0
+    pool.at = at + 10
+    return pool.stock[at : at + 10]
 
 
 def new_message_id() -> str:

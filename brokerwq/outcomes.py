@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from brokerwq.durations import Seconds, seconds_of
+from brokerwq.limits import MAX_DELAY
 
 
 def _text(reason: object) -> str:
@@ -28,13 +29,16 @@ class Retry(Outcome):
     """A failed attempt: the message comes back, and the attempt counts.
 
     Args:
-        after: Seconds or ``timedelta`` until the next attempt; None asks the retry policy.
+        after: Seconds or ``timedelta`` until the next attempt, at most 10 years; None asks
+            the retry policy.
         reason: Why, for logs and for the dead letter it may become.
     """
 
     def __init__(self, after: Seconds | None = None, *, reason: str = "") -> None:
         super().__init__(reason)
-        self.after = None if after is None else seconds_of(after, "after", floor=0.0)
+        self.after = (
+            None if after is None else seconds_of(after, "after", floor=0.0, limit=MAX_DELAY)
+        )
         self.reason = _text(reason)
 
 

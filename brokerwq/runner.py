@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
@@ -19,11 +20,13 @@ from brokerwq.errors import BrokerwqError, ConfigError
 from brokerwq.events import Instrumentation
 from brokerwq.reports import RunReport
 from brokerwq.telemetry import EventLog, fan_out
+from brokerwq.telemetry.logs import LOGGER
 
 if TYPE_CHECKING:
     from brokerwq.app import App
 
 _SIGNAL_BASE = 128
+_RELAY_SECONDS = 1.0
 
 
 class Runner:
@@ -61,6 +64,10 @@ class Runner:
         self._unknown_after = settings.unknown_after
         self._reconnect_cap = settings.reconnect_cap
         self._instrumentation = _instrumentation(app.telemetry, log=log)
+        # A log that leaves them out need not be told of every job that just works.
+        self._detailed = app.telemetry is not None or (
+            log and logging.getLogger(LOGGER).isEnabledFor(logging.DEBUG)
+        )
         self._queues = self._chosen(queues)
         self._engine: Engine | None = None
         self._stop_code: int | None = None
@@ -152,6 +159,7 @@ class Runner:
             reconnect_cap=self._reconnect_cap,
             clock=app.clock,
             instrumentation=self._instrumentation,
+            detailed=self._detailed,
             send_children=app.send_children,
         )
 
@@ -211,12 +219,19 @@ async def _relaying(app: App) -> AsyncGenerator[None]:
     # What waits already is on its queue before a drain looks whether that is empty.
     with suppress(BrokerwqError):
         await app.relay_outbox()
-    relaying = asyncio.create_task(app.keep_relaying())
+    relaying = asyncio.create_task(_keep_relaying(app))
     try:
         yield
     finally:
         relaying.cancel()
         await asyncio.gather(relaying, return_exceptions=True)
+
+
+async def _keep_relaying(app: App) -> None:
+    while True:
+        await app.clock.sleep(_RELAY_SECONDS)
+        with suppress(BrokerwqError):  # the jobs meet the same trouble, and report it
+            await app.relay_outbox()
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from brokerwq.clock import SYSTEM_CLOCK, Clock, move_on_after
-from brokerwq.driver import Consumer, Delivery, Driver, Lease, Mark, Results
+from brokerwq.driver import Consumer, Delivery, Driver, Lease, Mark, QueueSpec, Results
 from brokerwq.errors import DriverError, LeaseLostError
 
 DEFAULT_LEASE = 60.0
@@ -44,6 +44,7 @@ class Sweep:
         clock: Clock = SYSTEM_CLOCK,
         lease: float = DEFAULT_LEASE,
         max_held: int = DEFAULT_MAX_HELD,
+        spec: QueueSpec | None = None,
     ) -> None:
         """Prepare a pass; nothing is claimed yet.
 
@@ -53,11 +54,14 @@ class Sweep:
             clock: Paces the heartbeats.
             lease: Seconds for one claim; extended for as long as the pass lasts.
             max_held: Messages it holds at most; at that number the pass ends incomplete.
+            spec: What ``queue`` is part of, where that is known: a driver that has compared it
+                knows better how messages go back. Nothing is created.
         """
         self._driver = driver
         self._queue = queue
         self._clock = clock
         self._max_held = max_held
+        self._spec = spec
         capabilities = driver.capabilities
         self._lease = min(lease, capabilities.max_lease)
         self.max_claim = capabilities.max_claim
@@ -78,6 +82,9 @@ class Sweep:
         Raises:
             QueueNotFoundError: there is no such queue.
         """
+        if self._spec is not None:
+            with suppress(DriverError):
+                await self._driver.declare(self._spec, check_only=True)
         self._consumer = await self._driver.consume(
             self._queue, lease=self._lease, prefetch=self._max_held
         )

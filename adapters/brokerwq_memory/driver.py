@@ -164,19 +164,16 @@ class MemoryDriver:
 def _differences(spec: QueueSpec, found: Queue | None, *, is_final: bool) -> list[Difference]:
     """What of ``spec`` cannot be had.
 
-    A queue that came into being as another's dead-letter queue has neither lease nor
-    dead-letter queue yet; the first declaration sets them, unless the answer is final.
+    A queue that came into being as another's dead-letter queue has none of its own yet; the
+    first declaration sets it, unless the answer is final.
     """
     pairs: list[tuple[str, object, object]] = []
     if spec.ordered:
         pairs.append(("ordered", True, False))
     if spec.retention is not None and spec.retention != math.inf:
         pairs.append(("retention", spec.retention, math.inf))
-    if found is not None:
-        if spec.lease is not None and (is_final or found.lease is not None):
-            pairs.append(("lease", spec.lease, found.lease))
-        if is_final or found.dead_letter is not None:
-            pairs.append(("dead_letter", spec.dead_letter_queue, found.dead_letter))
+    if found is not None and (is_final or found.dead_letter is not None):
+        pairs.append(("dead_letter", spec.dead_letter_queue, found.dead_letter))
     return [
         Difference(queue=spec.name, property=name, wanted=wanted, found=actual)
         for name, wanted, actual in pairs

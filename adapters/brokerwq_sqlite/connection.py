@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import sqlite3
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import quote
 
 from brokerwq.clock import Clock
@@ -16,10 +19,14 @@ from brokerwq_sqlite.errors import code_of, reason, translate
 from brokerwq_sqlite.schema import LEASED, READY
 from brokerwq_sqlite.settings import SqliteSettings
 
+T = TypeVar("T")
+
 OLDEST_SQLITE: Final = (3, 35, 0)
 
-WAL_LIMIT_BYTES: Final = 64 * 1024 * 1024
+WAL_LIMIT_BYTES: Final = 16 * 1024 * 1024
 """A write-ahead log that grew beyond this, because somebody read for long, is cut back to it."""
+
+_PAUSES: Final = (0.001, 0.003)
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -30,7 +37,7 @@ class Connection:
     """An open database that is known to be ours and of our version.
 
     Raises:
-        ConfigError: the file is missing and may not be made.
+        ConfigError: the file is missing and may not be made, or is a folder.
         ConnectionLostError: it is missing although it was there before.
         DriverError: as ``errors.translate`` says.
     """
@@ -41,6 +48,9 @@ class Connection:
         self._clock = clock
         if not os.path.lexists(self.path):
             self._refuse_missing(is_first=is_first)
+        elif Path(self.path).is_dir():
+            msg = f"{self.path} is a folder"
+            raise ConfigError(msg)
         try:
             self._probe()
             self.sqlite = self._connect("rwc" if is_first and settings.create else "rw")
@@ -76,20 +86,26 @@ class Connection:
         msg = f"{self.path} was deleted or replaced while in use"
         raise ConnectionLostError(msg)
 
-    def cut_wal(self) -> None:
-        """Start the write-ahead log anew if it has grown too long and nobody reads from it."""
-        try:
-            if Path(f"{self.path}-wal").stat().st_size <= WAL_LIMIT_BYTES:
-                return
-        except OSError:
-            return
-        # Waiting for a reader here would stop every writer of the machine.
-        self.sqlite.execute("PRAGMA busy_timeout = 0")
-        try:
-            with suppress(sqlite3.OperationalError):
-                self.sqlite.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        finally:
-            self._set_busy_timeout(self.sqlite)
+    def patiently(self, work: Callable[[], T]) -> T:
+        """What ``work`` returns once nobody is in its way any more.
+
+        SQLite's own waiting looks every 100 ms in the end and favours who has just come: with
+        eight busy processes the unluckiest waited more than a second for its turn, and waits a
+        tenth of a second here.
+
+        Raises:
+            sqlite3.OperationalError: somebody was in the way for all of the busy timeout.
+        """
+        waited = 0.0
+        while True:
+            try:
+                return work()
+            except sqlite3.OperationalError as exc:
+                if code_of(exc) != sqlite3.SQLITE_BUSY or waited >= self._settings.busy_timeout:
+                    raise
+            pause = random.uniform(*_PAUSES)  # noqa: S311  -- to keep out of step, nothing more
+            time.sleep(pause)
+            waited += pause
 
     def _refuse_missing(self, *, is_first: bool) -> None:
         if not is_first:
@@ -122,17 +138,13 @@ class Connection:
             connection.close()
 
     def _connect(self, mode: str) -> sqlite3.Connection:
-        connection = sqlite3.connect(
+        return sqlite3.connect(
             f"file:{quote(self.path)}?mode={mode}",
             uri=True,
+            timeout=self._settings.busy_timeout,
             isolation_level=None,
             check_same_thread=False,  # a fork closes it from the forking thread
         )
-        self._set_busy_timeout(connection)
-        return connection
-
-    def _set_busy_timeout(self, connection: sqlite3.Connection) -> None:
-        connection.execute(f"PRAGMA busy_timeout = {int(self._settings.busy_timeout * 1000)}")
 
     def _prepare(self) -> None:
         schema.version_of(self.sqlite, self.path)
@@ -144,6 +156,7 @@ class Connection:
         self.sqlite.execute(f"PRAGMA journal_size_limit = {WAL_LIMIT_BYTES}")
         schema.upgrade(self.sqlite, self.path)
         self._note_boot()
+        self.sqlite.execute("PRAGMA busy_timeout = 0")  # from here on see ``patiently``
 
     def _note_boot(self) -> None:
         """End the leases of an earlier boot, whose clock readings mean nothing any more.
@@ -152,18 +165,21 @@ class Connection:
         of a reboot; one that is above it leaves at most the rest of each lease to wait for.
         """
         boot = _boot_id()
-        now = self._clock.now()
-        # Also the proof, at once, that the file can be written to.
         self.sqlite.execute("BEGIN IMMEDIATE")
         try:
+            # Read before the lock was ours, it could be below what another process has seen.
+            now = self._clock.now()
             known, seen = self.sqlite.execute("SELECT boot, seen FROM machine").fetchone()
-            if known != boot or now < seen:
+            # A process that cannot read the name, in a container say, must not end the leases
+            # of those that can.
+            if (known and boot and known != boot) or now < seen:
                 self.sqlite.execute(
                     "UPDATE message SET state = ?, at = ?, token = NULL "
                     "WHERE queue IN (SELECT id FROM queue) AND state = ?",
                     (READY, self._clock.utcnow().timestamp(), LEASED),
                 )
-                self.sqlite.execute("UPDATE machine SET boot = ?, seen = ?", (boot, now))
+            # Written in any case, so that a file that cannot be written to is found out now.
+            self.sqlite.execute("UPDATE machine SET boot = ?, seen = ?", (boot or known, now))
             self.sqlite.execute("COMMIT")
         except BaseException:
             if self.sqlite.in_transaction:

@@ -173,16 +173,26 @@ class SqliteConsumer:
 
     async def quiesce(self) -> None:
         """See ``Consumer.quiesce``."""
-        self._is_quiesced = True
-        claim = self._current
+        claim = self._stop_claiming()
         if claim is not None and claim.future is not None:
-            self._give_up(claim)
             await asyncio.wait([claim.future])
 
     async def aclose(self) -> None:
         """See ``Consumer.aclose``."""
         self._is_closed = True
         await self.quiesce()
+
+    def close(self) -> None:
+        """Close it without waiting; a claim that still waits raises ``ClosedError``."""
+        self._is_closed = True
+        self._stop_claiming()
+
+    def _stop_claiming(self) -> Claim | None:
+        self._is_quiesced = True
+        claim = self._current
+        if claim is not None:
+            self._give_up(claim)
+        return claim
 
     def _check_open(self) -> None:
         if self._is_closed:

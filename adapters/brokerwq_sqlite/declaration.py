@@ -97,27 +97,20 @@ def _differences(
 ) -> list[Difference]:
     """What of ``spec`` cannot be had.
 
-    A queue that came into being as another's dead-letter queue has neither lease nor
-    dead-letter queue yet; the first declaration sets them, unless the answer is final.
+    A queue that came into being as another's dead-letter queue has none of its own yet; the
+    first declaration sets it, unless the answer is final.
     """
-    pairs: list[tuple[str, object, object, str]] = []
+    pairs: list[tuple[str, object, object]] = []
     if spec.ordered:
-        pairs.append(("ordered", True, False, ""))
+        pairs.append(("ordered", True, False))
     if spec.retention is not None and spec.retention != math.inf:
-        pairs.append(("retention", spec.retention, math.inf, ""))
+        pairs.append(("retention", spec.retention, math.inf))
     if found is not None:
-        lease, dead_letter = found
-        if spec.lease is not None and (is_final or lease is not None):
-            pairs.append(("lease", spec.lease, lease, _fix(spec.name, f"lease = {spec.lease!r}")))
+        _, dead_letter = found
         if is_final or dead_letter is not None:
-            pairs.append(("dead_letter", spec.dead_letter_queue, dead_letter, ""))
+            pairs.append(("dead_letter", spec.dead_letter_queue, dead_letter))
     return [
-        Difference(queue=spec.name, property=name, wanted=wanted, found=actual, fix=fix)
-        for name, wanted, actual, fix in pairs
+        Difference(queue=spec.name, property=name, wanted=wanted, found=actual)
+        for name, wanted, actual in pairs
         if wanted != actual
     ]
-
-
-def _fix(queue: str, change: str) -> str:
-    quoted = queue.replace("'", "''")
-    return f"UPDATE queue SET {change} WHERE name = '{quoted}';"  # noqa: S608  -- for people

@@ -71,6 +71,7 @@ class SqliteDriver:
         )
         self._engine = engine
         self._pid = os.getpid()
+        self._consumers = weakref.WeakSet()  # a parent's are none of a forked child's business
         # Whoever forgets to close a driver shall not keep its thread and its file for ever.
         weakref.finalize(self, engine.stop_soon).atexit = False
 
@@ -80,7 +81,7 @@ class SqliteDriver:
         if engine is None:
             return
         for consumer in list(self._consumers):
-            await consumer.aclose()
+            consumer.close()
         await engine.stop()
 
     async def send(

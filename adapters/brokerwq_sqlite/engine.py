@@ -13,12 +13,13 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeAlias
 
 from brokerwq.clock import Clock
-from brokerwq.errors import ClosedError, DriverError
+from brokerwq.errors import BrokerwqError, ClosedError, DriverError
 from brokerwq_sqlite import neighbours, statements
 from brokerwq_sqlite.connection import Connection
 from brokerwq_sqlite.errors import closed, forked, keeps_connection, translate
@@ -31,7 +32,6 @@ _MOST_WEIGHT: Final = 5000
 """Rows that one transaction touches, about: other processes wait for its end."""
 
 _SEEN_EVERY: Final = 1.0
-_WAL_LOOK_EVERY: Final = 512
 
 _AnyOperation: TypeAlias = Operation[Any]
 
@@ -66,7 +66,6 @@ class Engine:
         self._must_look = False
         self._watch = Watch(settings.path)
         self._seen = -inf
-        self._commits = 0
 
     def start(self) -> None:
         """Start the thread. Once."""
@@ -214,7 +213,6 @@ class Engine:
         except DriverError as exc:
             self._fail([*operations, *self._unpark_all()], exc)
             return
-        db = connection.sqlite
         claims = [operation for operation in operations if isinstance(operation, Claim)]
         if self._has_reason_to_look():
             self._must_look = False
@@ -224,7 +222,7 @@ class Engine:
             for operation in operations
             if operation.writes and not isinstance(operation, Claim)
         ]
-        group += self._promising(db, claims)
+        group += self._promising(connection, claims)
         if group:
             self._answer(self._commit(group))
             self._after_commit(group)
@@ -249,16 +247,19 @@ class Engine:
 
     def _read(self, operation: _AnyOperation) -> Answer:
         try:
-            db = self._connected().sqlite
-            db.execute("BEGIN")
-            try:
-                return Answer(operation, operation.work(db, self._moment()))
-            finally:
-                db.execute("COMMIT")
+            connection = self._connected()
+            return connection.patiently(lambda: self._read_once(connection.sqlite, operation))
         except Exception as exc:  # noqa: BLE001  -- the answer of this one, whatever it is
             return Answer(operation, error=self._broken(exc))
 
-    def _promising(self, db: sqlite3.Connection, claims: Sequence[Claim]) -> list[Claim]:
+    def _read_once(self, db: sqlite3.Connection, operation: _AnyOperation) -> Answer:
+        db.execute("BEGIN")
+        try:
+            return Answer(operation, operation.work(db, self._moment()))
+        finally:
+            db.execute("COMMIT")
+
+    def _promising(self, connection: Connection, claims: Sequence[Claim]) -> list[Claim]:
         """Those of ``claims`` that will find something; the others are parked or answered."""
         promising: list[Claim] = []
         outlooks: dict[int, Outlook] = {}
@@ -267,9 +268,10 @@ class Engine:
             if claim.is_over:
                 self._answer([Answer(claim, NOTHING)])
                 continue
-            outlook = outlooks.get(claim.queue)
-            if outlook is None:
-                outlook = outlooks[claim.queue] = statements.look(db, claim.queue)
+            if claim.queue not in outlooks:
+                look = partial(statements.look, connection.sqlite, claim.queue)
+                outlooks[claim.queue] = connection.patiently(look)
+            outlook = outlooks[claim.queue]
             if outlook.has_work(moment):
                 promising.append(claim)
             elif claim.waits and not claim.is_late:
@@ -280,8 +282,9 @@ class Engine:
 
     def _commit(self, group: Sequence[_AnyOperation]) -> list[Answer]:
         try:
-            db = self._connected().sqlite
-            db.execute("BEGIN IMMEDIATE")
+            connection = self._connected()
+            db = connection.sqlite
+            connection.patiently(partial(db.execute, "BEGIN IMMEDIATE"))
         except (DriverError, sqlite3.Error) as exc:
             error = self._broken(exc)
             return [Answer(operation, error=error) for operation in group]
@@ -306,20 +309,18 @@ class Engine:
             self._seen = moment.now
 
     def _after_commit(self, group: Sequence[_AnyOperation]) -> None:
-        self._commits += 1
-        if self._commits % _WAL_LOOK_EVERY == 0 and self._connection is not None:
-            self._connection.cut_wal()
         self._must_look = bool(self._parked)
         if any(operation.feeds for operation in group):
             neighbours.poke_others(self)
 
-    def _broken(self, exc: Exception) -> DriverError:
+    def _broken(self, exc: Exception) -> BrokerwqError:
         """The error to report; the connection is given up unless ``exc`` leaves it sound."""
+        if isinstance(exc, BrokerwqError):
+            return exc
         if isinstance(exc, sqlite3.Error) and not keeps_connection(exc):
             self.let_go()
         error = translate(exc, self.path)
-        if error is not exc:
-            error.__cause__ = exc
+        error.__cause__ = exc
         return error
 
     def _unpark_all(self) -> list[Claim]:

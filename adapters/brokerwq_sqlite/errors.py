@@ -42,8 +42,6 @@ def keeps_connection(exc: BaseException) -> bool:
 
 def translate(exc: Exception, path: str) -> DriverError:
     """What ``exc``, raised while working on ``path``, means."""
-    if isinstance(exc, DriverError):
-        return exc
     explain = _BY_CODE.get(code_of(exc))
     if explain is not None:
         return explain(exc, path)
@@ -116,8 +114,6 @@ def reason(path: str) -> str:
     folder = Path(path).parent
     if not folder.is_dir():
         return f"there is no folder {folder}"
-    if Path(path).is_dir():
-        return "it is a folder"
     # Never by opening it: to close it would drop SQLite's locks on it in this process.
     if Path(path).exists() and not os.access(path, os.R_OK | os.W_OK):
         return "it may only be read" if os.access(path, os.R_OK) else "it may not be read"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from brokerwq.errors import DriverError
+from brokerwq.errors import BrokerwqError
 from brokerwq_sqlite import statements
 from brokerwq_sqlite.statements import Leased, Moment, Outlook
 
@@ -91,7 +91,7 @@ class Answer(NamedTuple):
 
     operation: Operation[Any]
     result: Any = None
-    error: DriverError | None = None
+    error: BrokerwqError | None = None
 
 
 def deliver(answers: Sequence[Answer], undo: Callable[[Answer], None]) -> None:

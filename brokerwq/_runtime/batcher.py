@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextvars import Context
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -73,6 +74,7 @@ class Batcher(Generic[Item]):
         # The new task starts at the loop's next turn: all that is put in this one rides.
         self._starting = True
         self._running += 1
-        task = asyncio.get_running_loop().create_task(self._drain())
+        # In a context of its own: a call for many must not run in the trace of the first.
+        task = asyncio.get_running_loop().create_task(self._drain(), context=Context())
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine
+from contextvars import Context
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -72,7 +73,8 @@ class ThreadBridge:
     ) -> asyncio.Future[T]:
         """See ``Bridge.call``. Cancelling the future cancels the call."""
         call = _Call(self._home, self._io)
-        self._io.call_soon_threadsafe(call.start, function, args)
+        # In a context of its own: broker I/O does not belong to the job that caused it.
+        self._io.call_soon_threadsafe(call.start, function, args, context=Context())
         return call.answer
 
     def notify(self, callback: Callable[..., object], /, *args: Any) -> None:

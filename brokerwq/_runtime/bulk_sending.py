@@ -27,35 +27,65 @@ async def send_in_chunks(
     outgoing: AsyncIterator[tuple[Message, float]] | Iterator[tuple[Message, float]],
 ) -> SendReport:
     """Send all of ``outgoing``; memory holds a few chunks of it at a time."""
-    tally = _Tally()
-    under_way: set[asyncio.Task[None]] = set()
-
-    async def send(start: int, chunk: list[tuple[Message, float]]) -> None:
-        tally.add(start, chunk, await broker.send_batch(queue, chunk))
-
-    async def begin(start: int, chunk: list[tuple[Message, float]]) -> None:
-        while len(under_way) >= _UNDER_WAY:
-            await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
-        task = asyncio.get_running_loop().create_task(send(start, chunk))
-        under_way.add(task)
-        task.add_done_callback(under_way.discard)
-        await asyncio.sleep(0)  # noqa: TID251  -- lets the chunk go before the next is made
-
+    sender = _Sender(broker, queue)
     try:
-        start = 0
         if isinstance(outgoing, AsyncIterator):
             async for chunk in _chunks_async(outgoing):
-                await begin(start, chunk)
-                start += len(chunk)
+                await sender.begin(chunk)
         else:
             for chunk in _chunks(outgoing):
-                await begin(start, chunk)
-                start += len(chunk)
-        await asyncio.gather(*under_way)
+                await sender.begin(chunk)
+    except asyncio.CancelledError:
+        sender.cancel()
+        raise
     finally:
-        for task in under_way:
+        # Also when the caller's iterable raised: what has been handed over is not dropped.
+        await sender.end()
+    return sender.report()
+
+
+class _Sender:
+    """Sends chunks, a few under way at once."""
+
+    def __init__(self, broker: _Broker, queue: str) -> None:
+        self._broker = broker
+        self._queue = queue
+        self._tally = _Tally()
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._error: BaseException | None = None
+        self._start = 0
+
+    async def begin(self, chunk: list[tuple[Message, float]]) -> None:
+        while len(self._under_way) >= _UNDER_WAY:
+            await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
+        if self._error is not None:
+            raise self._error
+        task = asyncio.get_running_loop().create_task(self._send(self._start, chunk))
+        self._under_way.add(task)
+        task.add_done_callback(self._ended)
+        self._start += len(chunk)
+        await asyncio.sleep(0)  # noqa: TID251  -- lets the chunk go before the next is made
+
+    def cancel(self) -> None:
+        for task in self._under_way:
             task.cancel()
-    return tally.report()
+
+    async def end(self) -> None:
+        if self._under_way:
+            await asyncio.wait(self._under_way)
+
+    def report(self) -> SendReport:
+        if self._error is not None:
+            raise self._error
+        return self._tally.report()
+
+    async def _send(self, start: int, chunk: list[tuple[Message, float]]) -> None:
+        self._tally.add(start, chunk, await self._broker.send_batch(self._queue, chunk))
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._error = self._error or error
 
 
 class _Tally:

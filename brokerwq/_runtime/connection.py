@@ -64,7 +64,7 @@ class Connection:
                 difference
                 for spec in specs
                 for difference in await self.driver.declare(
-                    spec, check_only=spec.declare != "create"
+                    spec.asked, check_only=spec.declare != "create"
                 )
             ]
 

@@ -40,7 +40,7 @@ class Dispatcher:
         self._shared = shared
         self._tally = tally
         self._suspect = suspect
-        self._ids: set[str] = set()
+        self._ids: dict[str, Held] = {}
 
     @property
     def is_stopping(self) -> bool:
@@ -91,23 +91,32 @@ class Dispatcher:
 
     def _remember(self, held: Held) -> None:
         if held.delivery.message.id:
-            self._ids.add(held.delivery.message.id)
+            self._ids[held.delivery.message.id] = held
+
+    def _forget(self, held: Held) -> None:
+        # Another copy, turned away because this id runs, must not end the watch over it.
+        if self._ids.get(held.delivery.message.id) is held:
+            del self._ids[held.delivery.message.id]
 
     def start_batch(self, route: Route, helds: list[Held]) -> None:
         """Give the messages of one batch call to the slots."""
         self.slots.put(Work(route, helds))
 
-    def put_back(self, lane: Lane, held: Held) -> None:
+    def put_back(self, lane: Lane, held: Held, delay: float = 0.0) -> None:
         """Return a message unrun and uncounted, for somebody else."""
-        self._ids.discard(held.delivery.message.id)
+        self._forget(held)
         now = self._shared.clock.utcnow()
-        self._end(lane, held, lane.judge.not_started(held.delivery, 0.0, now=now))
+        self._end(lane, held, lane.judge.not_started(held.delivery, delay, now=now))
 
-    def put_back_unstarted(self, works: Sequence[Work] = ()) -> None:
-        """Return what waits for a slot, and what waits for its batch to fill."""
+    def put_back_stale(self, works: Sequence[Work]) -> None:
+        """Return what has waited too long for a slot."""
         for work in works:
             for held in work.helds:
-                self.put_back(self._lane_of(held), held)
+                self.put_back(self._lane_of(held), held, work.pause)
+
+    def put_back_unstarted(self, works: Sequence[Work]) -> None:
+        """Return what waits for a slot, and what waits for its batch to fill."""
+        self.put_back_stale(works)
         for lane in self.lanes.values():
             if lane.buffer is not None:
                 for held in lane.buffer.take():
@@ -127,7 +136,7 @@ class Dispatcher:
             self._finish(ended.held, self._verdict(ended, work), ended)
 
     def _announce(self, work: Work) -> None:
-        if self._shared.instrumentation is None:
+        if self._shared.instrumentation is None or not self._shared.detailed:
             return
         emit = self._shared.instrumentation.emit
         for held in work.helds:
@@ -166,7 +175,8 @@ class Dispatcher:
     # -- settling -------------------------------------------------------------------------
 
     def _end(self, lane: Lane, held: Held, verdict: Verdict, ended: Ended | None = None) -> None:
-        if self._shared.instrumentation is not None:
+        is_news = self._shared.detailed or verdict.label != "done"
+        if is_news and self._shared.instrumentation is not None:
             message = held.delivery.message
             self._shared.instrumentation.emit(
                 JobEnded(
@@ -186,7 +196,7 @@ class Dispatcher:
 
     def _concluded(self, request: Settle, error: DriverError | None) -> None:
         message = request.held.delivery.message
-        self._ids.discard(message.id)
+        self._forget(request.held)
         verdict = request.verdict
         if isinstance(error, LeaseLostError):
             self._tally.lost += 1

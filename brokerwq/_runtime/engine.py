@@ -96,6 +96,7 @@ class Engine:
             request_exit=self.lifecycle.ask_stop,
             store_failed=guards.failed,
             instrumentation=plan.instrumentation,
+            detailed=plan.detailed,
             state=state,
         )
         isolation = Isolation(self._lanes.values, plan.instrumentation)
@@ -106,7 +107,7 @@ class Engine:
             dispatcher.run,
             clock=plan.clock,
             read_ahead=returns is not UncountedReturn.COUNTED,
-            stale=dispatcher.put_back_unstarted,
+            stale=dispatcher.put_back_stale,
             crashed=self.lifecycle.fail,
         )
         dispatcher.slots = isolation.slots = slots

@@ -15,6 +15,7 @@ import anyio.from_thread
 import anyio.to_thread
 
 from brokerwq._runtime import guarding
+from brokerwq._runtime.answers import batch_answer, without_lone_groups
 from brokerwq._runtime.bridge import Bridge
 from brokerwq._runtime.children import send_children
 from brokerwq._runtime.guard import Admission, Skip
@@ -32,11 +33,15 @@ Cause: TypeAlias = Literal["", "timeout", "lost", "stop"]
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """What one slot runs at a time: one message, or the messages of one batch call."""
+    """What one slot runs at a time: one message, or the messages of one batch call.
+
+    ``pause`` is how long its messages stay away should they be put back unrun.
+    """
 
     route: Route
     helds: list[Held]
     put_at: float = 0.0
+    pause: float = 0.0
     scope: anyio.CancelScope | None = None
     context: Context | None = None
     cause: Cause = ""
@@ -93,6 +98,7 @@ class Shared:
         request_exit: A handler asked for the process to end, with this code.
         store_failed: Told that a guard's store failed; answers when to try again, in seconds.
         instrumentation: Put around each handler.
+        detailed: Whether even the start and the success of each job are told.
         stopping: The runner stops.
         aborting: The slots themselves are being cancelled.
         state: What the application's lifespan gave.
@@ -105,6 +111,7 @@ class Shared:
     request_exit: Callable[[int], object]
     store_failed: Callable[[BaseException], float]
     instrumentation: Instrumentation | None = None
+    detailed: bool = False
     stopping: bool = False
     aborting: bool = False
     state: Any = None
@@ -193,7 +200,7 @@ def _decode(route: Route, job: Job) -> tuple[object, str]:
         return route.decode(job.message), ""
     except EnvelopeError as error:
         return None, str(error) or "the body cannot be read"
-    except Exception as error:  # noqa: BLE001 -- a validator is user code: a bad body, not a bug
+    except BaseException as error:  # noqa: BLE001 -- a validator is user code: a bad body, no bug
         return None, f"{type(error).__qualname__} while reading the body"
 
 
@@ -334,31 +341,11 @@ def _outcomes(
         return [Retry()] * count
     if not work.route.batch or answer is None:
         return [Done()] * count
-    return _batch_answer(answer, count)
-
-
-def _batch_answer(answer: object, count: int) -> list[Outcome]:
-    entries: list[object] | None = None
-    if isinstance(answer, Sequence):
-        entries = list(cast("Sequence[object]", answer))
-    if entries is None or len(entries) != count:
-        found = f"{len(entries)} outcomes" if entries is not None else f"{answer!r:.100}"
-        return [Retry(reason=f"the batch handler answered {found} for {count} messages")] * count
-    return [_batch_entry(entry) for entry in entries]
-
-
-def _batch_entry(entry: object) -> Outcome:
-    if entry is None or entry is Done:
-        return Done()
-    if isinstance(entry, Outcome):
-        return entry
-    if entry is Retry:
-        return Retry()
-    return Retry(reason=f"the batch handler answered {entry!r:.100} for this message")
+    return batch_answer(answer, count)
 
 
 def _outcome_of_error(shared: Shared, route: Route, error: BaseException) -> Outcome:
-    inner = _without_lone_groups(error)
+    inner = without_lone_groups(error)
     if isinstance(inner, Outcome):
         return inner
     if isinstance(inner, SystemExit):
@@ -370,17 +357,6 @@ def _outcome_of_error(shared: Shared, route: Route, error: BaseException) -> Out
     except Exception:  # noqa: BLE001 -- a user's rule that fails decides nothing
         return Retry()
     return outcome if isinstance(outcome, Outcome) else Retry()
-
-
-def _without_lone_groups(error: BaseException) -> BaseException:
-    # A task group wraps even a lone exception; what the handler meant is inside.
-    inner = error
-    while isinstance(inner, BaseExceptionGroup):
-        inside = cast("tuple[BaseException, ...]", inner.exceptions)
-        if len(inside) != 1:
-            return error
-        inner = inside[0]
-    return inner
 
 
 def _error_behind(outcome: Outcome, error: BaseException | None) -> BaseException | None:

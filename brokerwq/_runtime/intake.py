@@ -68,7 +68,7 @@ class Intake:
         pauses = Pauses(self._reconnect_cap)
         while not lane.quiesced.is_set():
             await lane.wait_until_open()
-            await self._slots.wait_until_free()
+            await self._slots.wait_until_free(lane.limited)
             if lane.quiesced.is_set() or not lane.is_open:
                 continue
             try:
@@ -88,13 +88,13 @@ class Intake:
         return await self._bridge.call(lane.keeper.claim, 1, 0.0)
 
     async def _claim(self, lane: Lane) -> None:
-        wanted, reserved = self._share(lane)
+        wanted, reserved, longest = self._share(lane)
         slots = self._slots
         slots.reserved += reserved
         try:
             slots.freed()  # another lane may want the rest
             capabilities = lane.keeper.capabilities
-            wait = min(capabilities.max_wait, POLL_SECONDS)
+            wait = min(capabilities.max_wait, longest)
             helds: list[Held] | None = None
             with move_on_after(self._clock, wait + _HANGING_SECONDS):
                 helds = await self._bridge.call(lane.keeper.claim, wanted, wait)
@@ -112,16 +112,20 @@ class Intake:
             slots.reserved -= reserved
             slots.freed()
 
-    def _share(self, lane: Lane) -> tuple[int, int]:
-        """How many messages to ask for, and how many slots that reserves."""
-        free = max(self._slots.free, 1)
+    def _share(self, lane: Lane) -> tuple[int, int, float]:
+        """How many messages to ask for, how many slots that reserves, and how long to wait.
+
+        A long wait on a queue with nothing in it must not keep slots from the others: who
+        shares them reserves some only for what is there already.
+        """
+        free = max(self._slots.room(lane.limited), 1)
         if self._shares_slots and lane.was_empty:
-            # A long wait on a queue with nothing in it must not keep slots from the others.
-            return lane.per_slot, 0
+            return lane.per_slot, 0, POLL_SECONDS
         waiting = 0 if lane.buffer is None else len(lane.buffer)
         most = int(min(lane.keeper.capabilities.max_claim, free * lane.per_slot - waiting))
         wanted = max(most, 1)
-        return wanted, -(-wanted // lane.per_slot)
+        longest = 0.0 if self._shares_slots else POLL_SECONDS
+        return wanted, -(-wanted // lane.per_slot), longest
 
     async def _pause(self, lane: Lane, error: DriverError, pauses: Pauses) -> None:
         pause = pauses.next()

@@ -72,8 +72,18 @@ class Lane:
     @property
     def longest_wait(self) -> float:
         """Longest backoff of its workers, in seconds."""
-        workers = [*self.routes.values(), *([self.foreign] if self.foreign else [])]
-        return max(map(_longest_wait, workers), default=0.0)
+        return max(map(_longest_wait, self._workers), default=0.0)
+
+    @property
+    def limited(self) -> Sequence[Route]:
+        """Its workers, if each of them has a limit of its own; else none."""
+        workers = self._workers
+        return () if any(route.slots is None for route in workers) else workers
+
+    @property
+    def _workers(self) -> Sequence[Route]:
+        foreign = [self.foreign] if self.foreign else []
+        return list(dict.fromkeys([*self.routes.values(), *foreign]))
 
 
 def _longest_wait(route: Route) -> float:

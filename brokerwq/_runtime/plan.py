@@ -26,6 +26,7 @@ class Plan:
         reconnect_cap: Longest pause between tries to reach the broker, in seconds.
         clock: Time.
         instrumentation: Told of everything; None for nobody.
+        detailed: Whether even the start and the success of each job are told.
         send_children: Sends what jobs enqueue.
     """
 
@@ -38,4 +39,5 @@ class Plan:
     reconnect_cap: float
     clock: Clock
     instrumentation: Instrumentation | None
+    detailed: bool
     send_children: Callable[[Sequence[Child]], Awaitable[None]]

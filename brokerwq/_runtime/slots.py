@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from brokerwq._runtime.execution import Work
 from brokerwq._runtime.route import Route
@@ -15,6 +15,8 @@ _AHEAD_SECONDS = 0.05
 _AHEAD_PER_SLOT = 10
 _MOST_AHEAD = 200
 _STALE_SECONDS = 1.0
+_CROWDED_SECONDS = 2.0
+"""How long a message stays away whose worker is at its own limit; what is behind it may pass."""
 _SMOOTHING = 0.2
 
 
@@ -55,11 +57,12 @@ class Slots:
         self._capped_count = 0
         self._job_seconds: float | None = None
         self._sweep: Timer | None = None
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._waiters: deque[tuple[asyncio.Future[None], Sequence[Route]]] = deque()
         self._at_rest = asyncio.Event()
         self._at_rest.set()
         self._closing = False
         self.running: set[Work] = set()
+        self.recent: set[str] = set()
         self.reserved = 0
 
     # -- demand ---------------------------------------------------------------------------
@@ -76,32 +79,41 @@ class Slots:
         soon = self.total * _AHEAD_SECONDS / max(self._job_seconds, 1e-6)
         return int(min(soon, self.total * _AHEAD_PER_SLOT, _MOST_AHEAD))
 
-    async def wait_until_free(self) -> None:
-        """Wait for room; those who wait are served in turn."""
-        while not self._closing and (self._waiters or self.free < 1):
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def room(self, limited: Sequence[Route] = ()) -> int:
+        """How many more may be claimed of workers that all have limits of their own."""
+        if not limited:
+            return self.free
+        held = sum(self._running_of.get(r, 0) + len(self._capped.get(r, ())) for r in limited)
+        return min(self.free, sum(r.slots or 0 for r in limited) + self._ahead() - held)
+
+    async def wait_until_free(self, limited: Sequence[Route] = ()) -> None:
+        """Wait for room for ``limited``; those who wait are served in turn."""
+        while not self._closing and (self._waiters or self.room(limited) < 1):
+            waiter = asyncio.get_running_loop().create_future(), limited
             self._waiters.append(waiter)
+            self.freed()
             try:
-                await waiter
+                await waiter[0]
             finally:
-                if waiter in self._waiters:
-                    self._waiters.remove(waiter)
-            if self.free >= 1:
+                self._waiters.remove(waiter)
+            if self.room(limited) >= 1:
                 return
 
     def freed(self) -> None:
-        """Room may have come: wake the next one who waits for it."""
-        while self._waiters and self.free >= 1:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
+        """Room may have come: wake those who wait for it, as far as it goes."""
+        free = self.free
+        for waiter, limited in self._waiters:
+            if free < 1:
                 return
+            if self.room(limited) >= 1:
+                free -= 1
+                if not waiter.done():
+                    waiter.set_result(None)
 
     def wake_all(self) -> None:
         """Wake everybody who waits for room: there will be none."""
         self._closing = True
-        while self._waiters:
-            waiter = self._waiters.popleft()
+        for waiter, _ in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
@@ -116,6 +128,7 @@ class Slots:
         if limit is not None and self._running_of.get(route, 0) >= limit:
             self._capped.setdefault(route, deque()).append(work)
             self._capped_count += 1
+            self._arm_sweep(work.put_at)
             return
         self._begin_or_queue(work)
 
@@ -136,8 +149,11 @@ class Slots:
             task.add_done_callback(self._slot_ended)
             return
         self._ready.append(work)
+        self._arm_sweep(work.put_at)
+
+    def _arm_sweep(self, put_at: float) -> None:
         if self._read_ahead and self._sweep is None:
-            self._sweep = self._clock.call_at(work.put_at + _STALE_SECONDS, self._swept)
+            self._sweep = self._clock.call_at(put_at + _STALE_SECONDS, self._swept)
 
     def _slot_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -160,6 +176,7 @@ class Slots:
 
     def _ended(self, work: Work, seconds: float) -> None:
         self.running.discard(work)
+        self.recent.add(work.route.name)
         mean = self._job_seconds
         self._job_seconds = seconds if mean is None else mean + _SMOOTHING * (seconds - mean)
         self._release_cap(work.route)
@@ -180,18 +197,29 @@ class Slots:
 
     def _swept(self) -> None:
         self._sweep = None
-        before = self._clock.now() - _STALE_SECONDS
-        stale = [work for work in self._ready if work.put_at <= before]
-        for work in stale:
-            self._ready.remove(work)
-        for work in stale:
-            self._release_cap(work.route)
-        if self._ready:
-            at = self._ready[0].put_at + _STALE_SECONDS
-            self._sweep = self._clock.call_at(at, self._swept)
+        stale = self._overdue(self._ready)
         if stale:
             self._job_seconds = max(self._job_seconds or 0.0, _STALE_SECONDS)
-            self._stale(stale)
+        for work in stale:
+            self._release_cap(work.route)
+        crowded = [work for waiting in self._capped.values() for work in self._overdue(waiting)]
+        self._capped_count -= len(crowded)
+        for work in crowded:
+            work.pause = _CROWDED_SECONDS
+        waiting = [*self._ready, *(work for each in self._capped.values() for work in each)]
+        if waiting:
+            self._arm_sweep(min(work.put_at for work in waiting))
+        if stale or crowded:
+            self._stale(stale + crowded)
+            self.freed()
+
+    def _overdue(self, waiting: deque[Work]) -> list[Work]:
+        """Remove and return what has waited too long."""
+        now = self._clock.now()
+        overdue = [work for work in waiting if work.put_at + _STALE_SECONDS <= now]
+        for work in overdue:
+            waiting.remove(work)
+        return overdue
 
     # -- stopping -------------------------------------------------------------------------
 
@@ -208,6 +236,7 @@ class Slots:
         self._capped_count = 0
         if not self.running:
             self._at_rest.set()
+        self.freed()
         return taken
 
     async def rest(self) -> None:

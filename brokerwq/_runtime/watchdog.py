@@ -41,6 +41,8 @@ class Watchdog:
     def _look(self) -> None:
         late = self._clock.now() - self._due
         if late > _TOLERANCE and self._emit is not None:
-            names = sorted({work.route.name for work in self._slots.running})
+            # Whoever blocked and never waited has ended by now.
+            names = sorted(self._slots.recent | {work.route.name for work in self._slots.running})
             self._emit(LoopBlocked(seconds=late, running=tuple(names[:_MOST_NAMED])))
+        self._slots.recent.clear()
         self.start()

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from brokerwq.driver import Driver, QueueSpec, dead_letter_name
+from brokerwq.errors import ConfigError
 
 if TYPE_CHECKING:
     from brokerwq.app import App
@@ -62,9 +64,14 @@ def target_of(url: str | None, app_spec: str | None) -> Target:
 
 
 def _configured_url() -> str:
-    from brokerwq.settings import Settings
+    from brokerwq.settings import DEFAULT_URL, Settings
 
-    return Settings.load().url.get_secret_value()
+    url = Settings.load().url.get_secret_value()
+    # A look in the wrong folder shall not leave an empty broker behind.
+    if url == DEFAULT_URL and not Path(DEFAULT_URL.rpartition("/")[2]).exists():
+        msg = f"no broker is named, and {DEFAULT_URL} is not here: give --url or --app"
+        raise ConfigError(msg)
+    return url
 
 
 @asynccontextmanager

@@ -127,7 +127,7 @@ def peek(*, queue: str, url: str | None, app_spec: str | None, limit: int, json_
 
     They are claimed for a moment and put back; no attempt is counted.
     """
-    deliveries = run_async(lambda: _peek(target_of(url, app_spec).url, queue, limit))
+    deliveries = run_async(lambda: _peek(target_of(url, app_spec), queue, limit))
     if json_:
         as_json([_delivery_json(delivery) for delivery in deliveries])
         return
@@ -148,11 +148,16 @@ def peek(*, queue: str, url: str | None, app_spec: str | None, limit: int, json_
     )
 
 
-async def _peek(url: str, queue: str, limit: int) -> list[Delivery]:
+async def _peek(target: Target, queue: str, limit: int) -> list[Delivery]:
+    from brokerwq.driver import QueueSpec
     from brokerwq.sweep import Sweep
 
+    spec = QueueSpec(name=queue, dead_letter=target.dead_letter_queue(queue), declare="never")
     deliveries: list[Delivery] = []
-    async with opened(url) as driver, Sweep(driver, queue, max_held=limit) as sweep:
+    async with (
+        opened(target.url) as driver,
+        Sweep(driver, queue, max_held=limit, spec=spec) as sweep,
+    ):
         while claimed := await sweep.claim(limit - len(deliveries)):
             deliveries.extend(claimed)
     return deliveries

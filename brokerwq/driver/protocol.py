@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -115,6 +115,14 @@ class QueueSpec:
     def dead_letter_queue(self) -> str:
         """The name of the queue that dead letters go to."""
         return self.dead_letter or dead_letter_name(self.name)
+
+    @property
+    def asked(self) -> QueueSpec:
+        """What ``declare`` shall compare.
+
+        Somebody else's queue need not have our lease: each claim brings its own.
+        """
+        return replace(self, lease=None) if self.declare == "never" else self
 
 
 def dead_letter_name(queue: str) -> str:
@@ -300,7 +308,8 @@ class Driver(Protocol):
     ) -> Sequence[Difference]:
         """Create the queue and its dead-letter queue unless they exist; compare if they do.
 
-        Returns the differences found; with any, nothing was created.
+        Returns the differences found; with any, nothing was created. The lease is none of
+        them: it is only what a claim gets that names no lease, and creating sets it.
 
         Raises:
             QueueNotFoundError: ``check_only`` and the queue is missing.

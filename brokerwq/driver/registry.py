@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, TypeAlias, TypeGuard
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 from urllib.parse import urlsplit
 
 from brokerwq.driver.adapter import Adapter
 from brokerwq.errors import AdapterMissingError, ConfigError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "brokerwq.adapters"
 
@@ -35,7 +38,7 @@ def find_adapter(url: str) -> AnyAdapter:
         ConfigError: two packages claim it, or the URL has none.
     """
     scheme = scheme_of(url)
-    found = [point for point in entry_points(group=GROUP) if point.name == scheme]
+    found = [point for point in _entry_points() if point.name == scheme]
     values = sorted({point.value for point in found})
     if not found:
         msg = f"no adapter serves {scheme}://; installed: {', '.join(schemes()) or 'none'}"
@@ -66,7 +69,13 @@ def missing_client(adapter: AnyAdapter, cause: ImportError) -> AdapterMissingErr
 
 def schemes() -> list[str]:
     """The schemes that installed adapters serve, sorted."""
-    return sorted({point.name for point in entry_points(group=GROUP)})
+    return sorted({point.name for point in _entry_points()})
+
+
+def _entry_points() -> Sequence[EntryPoint]:
+    from importlib.metadata import entry_points  # noqa: PLC0415  -- slow, and seldom needed
+
+    return tuple(entry_points(group=GROUP))
 
 
 def redacted(url: str) -> str:

@@ -6,6 +6,12 @@ the effect (``once="marker"``) a crash in between repeats it; in the effect's ow
 """
 
 from brokerwq.idempotency.admissions import TransactionAbortedError
+from brokerwq.idempotency.block import (
+    KeyBusyError,
+    PayloadMismatchError,
+    Processed,
+    processed,
+)
 from brokerwq.idempotency.guard import Guards
 from brokerwq.idempotency.keys import NoKeyError
 from brokerwq.idempotency.open import open_store
@@ -15,7 +21,10 @@ from brokerwq.idempotency.stores.sqlite import SqliteStore
 
 __all__ = [
     "Guards",
+    "KeyBusyError",
     "NoKeyError",
+    "PayloadMismatchError",
+    "Processed",
     "Record",
     "SqliteStore",
     "State",
@@ -23,4 +32,5 @@ __all__ = [
     "TransactionAbortedError",
     "TransactionalStore",
     "open_store",
+    "processed",
 ]

@@ -26,7 +26,7 @@ from brokerwq.idempotency.record import (
     OwnerLost,
     State,
 )
-from brokerwq.idempotency.store import SendAll, Store, Transaction, TransactionalStore
+from brokerwq.idempotency.store import Store, Transaction, TransactionalStore
 from brokerwq.job import Job
 from brokerwq.message import Message
 from brokerwq.once import Once
@@ -46,7 +46,7 @@ class Guards:
         app: The app's name.
         clock: Time.
         emit: Told of trouble with records.
-        send: Sends what is in the outbox.
+        send_one: Sends a message to a queue, after so many seconds.
     """
 
     def __init__(
@@ -55,13 +55,13 @@ class Guards:
         app: str | None,
         clock: Clock,
         emit: Callable[[Event], object],
-        send: SendAll,
+        send_one: outbox.SendOne,
     ) -> None:
         self._store = store
         self._app = app
         self._clock = clock
         self._emit = emit
-        self._send = send
+        self._send_all = outbox.each_by(send_one)
 
     def __call__(
         self,
@@ -99,7 +99,7 @@ class Guards:
     async def relay(self) -> int:
         """Send what is in the outbox."""
         if isinstance(self._store, TransactionalStore):
-            return await outbox.relay(self._store, self._send)
+            return await outbox.relay(self._store, self._send_all)
         return 0
 
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeAlias
 
-from brokerwq.idempotency.store import SendAll, TransactionalStore
+from brokerwq.errors import DriverError
+from brokerwq.idempotency.store import Outgoing, SendAll, TransactionalStore
+from brokerwq.message import Message
+
+SendOne: TypeAlias = Callable[[str, Message, float], Awaitable[None]]
+"""Sends to a queue, with a delay in seconds."""
 
 _AT_ONCE: Final = 100
 
@@ -17,3 +23,20 @@ async def relay(store: TransactionalStore, send: SendAll) -> int:
         total += sent
         if sent < _AT_ONCE:
             return total
+
+
+def each_by(send_one: SendOne) -> SendAll:
+    """Sends one after the other; what the broker does not take counts as not sent."""
+
+    async def send_all(outgoing: Sequence[Outgoing]) -> Sequence[bool]:
+        accepted: list[bool] = []
+        for each in outgoing:
+            try:
+                await send_one(each.queue, each.message, each.delay)
+            except DriverError:
+                accepted.append(False)
+            else:
+                accepted.append(True)
+        return accepted
+
+    return send_all

@@ -1,4 +1,4 @@
-"""What a store must be able to do; ``brokerwq.idempotency.conformance`` has a check for each rule.
+"""What a store must be able to do. The tests have one suite for all stores, a check a rule.
 
 1. A claim is one atomic step, on the store's own clock.
 2. Every other change is a compare-and-set on the owner of a record in progress: False means

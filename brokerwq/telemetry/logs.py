@@ -32,7 +32,7 @@ _PAUSE: Final = 2.0
 """Seconds between two lines of one kind that an outage repeats: with the line that ends it,
 all kinds together stay under two lines a second."""
 
-_ENDED: Final[Mapping[str, Line]] = {
+ENDED: Final[Mapping[str, Line]] = {
     "done": (DEBUG, "job done"),
     "failed": (WARNING, "job failed"),
     "timeout": (WARNING, "job ran out of time"),
@@ -159,7 +159,7 @@ class _Pace:
 
 def _line(event: Event) -> Line:
     if isinstance(event, events.JobEnded):
-        return _ENDED.get(event.outcome, LINES[events.JobEnded])
+        return ENDED.get(event.outcome, LINES[events.JobEnded])
     if isinstance(event, events.MessagesSent) and event.failed:
         return WARNING, "messages not sent"
     if isinstance(event, events.StateChanged) and event.state == "degraded":

@@ -9,6 +9,7 @@ from brokerwq.testing.catalogue import Check
 from brokerwq.testing.checks import all_checks
 from brokerwq.testing.clock import FakeClock
 from brokerwq.testing.harness import Harness
+from brokerwq.testing.jobs import FakeJob, FakeLease, job
 from brokerwq.testing.runner import CheckResult, Verdict, run_check, run_checks, select
 
 __all__ = [
@@ -17,9 +18,12 @@ __all__ = [
     "CheckFailedError",
     "CheckResult",
     "FakeClock",
+    "FakeJob",
+    "FakeLease",
     "Harness",
     "Verdict",
     "all_checks",
+    "job",
     "run_check",
     "run_checks",
     "select",

@@ -38,6 +38,9 @@ class SendOptions(TypedDict, total=False):
         id: The message's id instead of a new one: 1 to 200 bytes of printable text.
         group: Ordering group, honoured where the broker has ordered groups.
         headers: The sender's own headers, text to text.
+        tx: A connection or session of the store's database, in a transaction of the
+            caller's: the message is written into the outbox there, and sent by a runner if
+            and only if that is committed. Only with ``await …enqueue``.
     """
 
     delay: Seconds
@@ -45,6 +48,7 @@ class SendOptions(TypedDict, total=False):
     id: str
     group: str
     headers: Mapping[str, str]
+    tx: Any
 
 
 class WorkerKeywords(TypedDict, total=False):
@@ -75,6 +79,7 @@ class Sending:
     id: str | None = None
     group: str | None = None
     headers: Mapping[str, str] = field(default_factory=lambda: _NO_HEADERS)
+    tx: Any = None
 
 
 AT_ONCE: Final = Sending()
@@ -101,6 +106,7 @@ def check_sending(options: Mapping[str, object], now: Callable[[], datetime]) ->
         id=None if id_ is None else check_id(id_, "id"),
         group=None if group is None else check_id(group, "group"),
         headers=_NO_HEADERS if headers is None else _headers(headers),
+        tx=options.get("tx"),
     )
 
 

@@ -33,6 +33,14 @@ class Sender(Protocol):
         """
         ...
 
+    async def send_in(self, tx: Any, queue: str, message: Message, delay: float, /) -> None:
+        """Send if and only if the transaction that is open on ``tx`` is committed.
+
+        Raises:
+            ConfigError: ``tx`` is no connection or session of a database that has an outbox.
+        """
+        ...
+
     async def send_many(
         self, queue: str, outgoing: AsyncIterator[Outgoing] | Iterator[Outgoing], /
     ) -> SendReport:
@@ -96,6 +104,9 @@ class Plan:
         """The message that the job of the message ``parent_id`` sends when it succeeds."""
         if "id" in options:
             msg = "leave out id: a job's child has one that is derived from the job's"
+            raise ConfigError(msg)
+        if "tx" in options:
+            msg = "leave out tx: a job's child belongs to the job; or use tx.enqueue"
             raise ConfigError(msg)
         sending = self.sending(options)
         message = self.message(payload, sending, id_=child_id, cause=parent_id)

@@ -30,7 +30,7 @@ class Picture(BaseModel):
 RETRY = RetryPolicy(max_attempts=5, on={UnidentifiedImageError: DeadLetter("not-an-image")})
 
 
-@app.worker("thumbnails", retry=RETRY, key=["folder", "path"])
+@app.worker("thumbnails", retry=RETRY)
 def thumbnail(picture: Picture) -> None:
     """Runs in a thread. Run twice, it writes the same file to the same place: that is all that
     at-least-once delivery asks of it."""

@@ -39,6 +39,8 @@ class Place:
 
     url: str
     clock: Clock = SYSTEM_CLOCK
+    thread_patience: float = 0.0
+    """Real seconds to wait before a fake clock moves on, for tests with plain functions."""
     events: Events = field(default_factory=Events)
     apps: list[App] = field(default_factory=list[App])
 
@@ -55,7 +57,9 @@ class Place:
     async def drive(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work`` to its end; a fake clock is moved on whenever everything waits."""
         if isinstance(self.clock, FakeClock):
-            return await asyncio.wait_for(self.clock.drive(work, threshold=0.002), PATIENCE)
+            return await asyncio.wait_for(
+                self.clock.drive(work, threshold=self.thread_patience), PATIENCE
+            )
         return await asyncio.wait_for(work, PATIENCE)
 
     async def drain(
@@ -116,6 +120,23 @@ class Running:
     async def ended(self) -> None:
         """Wait for it to end by itself."""
         await self.place.until(self.task.done, step=0.25)
+
+
+class Gauge:
+    """How many are inside at once, and how many were at most."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.now = 0
+        self.most = 0
+
+    async def hold(self, seconds: float) -> None:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            await self._clock.sleep(seconds)
+        finally:
+            self.now -= 1
 
 
 def memory(clock: Clock | None = None) -> Place:

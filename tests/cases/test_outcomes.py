@@ -104,6 +104,7 @@ def _add_worker(app: App, kind: str, fail: Any, calls: list[tuple[str, int]]) ->
 async def test_whatever_is_raised_is_one_failed_attempt_and_the_runner_goes_on(
     place: Place, kind: str, error: str
 ) -> None:
+    place.thread_patience = 0.002 if kind == "plain" else 0.0
     app = place.app()
     calls: list[tuple[str, int]] = []
     work = _add_worker(app, kind, ODD_ERRORS[error], calls)
@@ -124,6 +125,7 @@ async def test_whatever_is_raised_is_one_failed_attempt_and_the_runner_goes_on(
 
 @pytest.mark.parametrize("kind", ["async", "plain"])
 async def test_odd_errors_are_harmless_at_sqlite_too(both: Place, kind: str) -> None:
+    both.thread_patience = 0.002 if kind == "plain" else 0.0
     app = both.app()
     calls: list[tuple[str, int]] = []
 
@@ -153,6 +155,7 @@ async def test_odd_errors_are_harmless_at_sqlite_too(both: Place, kind: str) -> 
 async def test_a_handler_that_asks_for_the_end_stops_the_runner_cleanly_with_its_code(
     both: Place, kind: str, error: Any, code: int
 ) -> None:
+    both.thread_patience = 0.002 if kind == "plain" else 0.0
     app = both.app()
     calls: list[tuple[str, int]] = []
     work = _add_worker(app, kind, error, calls)

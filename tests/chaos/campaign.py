@@ -21,7 +21,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from brokerwq import App, Job, Once, QueueSpec, RetryPolicy, Runner, Tx
+from brokerwq import App, Job, QueueSpec, RetryPolicy, Runner, Tx
 
 QUEUE = "work"
 STRATEGIES = ("none", "mark-first", "marker", "transactional", "lease_tx")
@@ -108,14 +108,15 @@ def build_app(setting: Setting) -> App:
         queues=[QueueSpec(name=QUEUE, broker_limit=10_000)],
         retry=RetryPolicy(max_attempts=100, base=0.05, cap=0.2),
     )
-    work = _handlers(setting)[setting.strategy]
-    once = setting.strategy if setting.strategy in ("marker", "transactional", "lease_tx") else None
-    app.worker(QUEUE, name="work", key="n", once=None if once is None else Once(strategy=once))(work)  # type: ignore[arg-type]
+    options: dict[str, Any] = {}
+    if setting.strategy in ("marker", "transactional", "lease_tx"):
+        options["once"] = setting.strategy
+    app.worker(QUEUE, name="work", key="n", **options)(_handlers(setting)[setting.strategy])
     return app
 
 
 def _handlers(setting: Setting) -> dict[str, Callable[..., Any]]:
-    rng = random.Random(os.urandom(8))
+    rng = random.Random(os.urandom(8))  # noqa: S311 -- no secret
     sink = Sink(setting.effects)
 
     async def pause() -> None:
@@ -133,7 +134,7 @@ def _handlers(setting: Setting) -> dict[str, Callable[..., Any]]:
         await sink.add(n, 0)
         await pause()
 
-    async def transactional(job: Job, tx: Tx, *, n: int) -> None:
+    async def transactional(_job: Job, tx: Tx, *, n: int) -> None:
         await pause()
         await write_effect(tx.conn, n)
         await pause()
@@ -213,7 +214,7 @@ class Faults:
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
-        self._random = random.Random(setting.seed)
+        self._random = random.Random(setting.seed)  # noqa: S311 -- no secret
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["tests.chaos.campaign", "brokerwq.idempotency"])
         self._processes: list[ForkServerProcess] = []
@@ -290,11 +291,10 @@ async def run_campaign(
         prepare()
     app = build_app(setting)
     worker: Any = app.workers[0]
-    copies = random.Random(setting.seed).sample(
-        range(setting.keys), int(setting.keys * setting.duplicate_share)
-    )
+    rng = random.Random(setting.seed)  # noqa: S311 -- no secret
+    copies = rng.sample(range(setting.keys), int(setting.keys * setting.duplicate_share))
     numbers = [*range(setting.keys), *copies]
-    random.Random(setting.seed).shuffle(numbers)
+    rng.shuffle(numbers)
     await worker.enqueue_many(worker.call(n=n) for n in numbers)
     faults = Faults(setting)
     started = time.monotonic()

@@ -92,12 +92,13 @@ def test_a_dry_run_of_declaring_makes_nothing(cli: Cli, stock: Stock) -> None:
 
 
 def test_a_queue_that_differs_is_exit_code_4_naming_the_difference(cli: Cli, stock: Stock) -> None:
-    cli("queues", "declare", "mails", "--url", stock.url, "--lease", "60")
+    cli("queues", "declare", "mails", "--url", stock.url)
 
-    answer = cli("queues", "declare", "mails", "--url", stock.url, "--lease", "30")
+    answer = cli("queues", "declare", "mails", "--url", stock.url, "--dead-letter", "graves")
 
     assert answer.code == 4
-    assert "mails: lease is 60.0, wanted 30.0" in answer.out
+    assert "mails: dead_letter is 'mails-dead', wanted 'graves'" in answer.out
+    assert "graves" not in stock.queues()
 
 
 def test_declaring_nothing_is_a_usage_error(cli: Cli, stock: Stock) -> None:

@@ -19,6 +19,7 @@ from brokerwq.driver import (
 )
 from brokerwq.errors import (
     BrokerwqError,
+    ConnectionLostError,
     DriverError,
     MessageTooLargeError,
     QueueNotFoundError,
@@ -405,6 +406,15 @@ class PatientRetries(SoundDriver):
             except DriverError:
                 await self.broker.clock.sleep(1)
         return await super().inspect(queue)
+
+
+@driver("failures.an_outage_is_an_error")
+class CauseIsLost(SoundDriver):
+    async def purge(self, queue: str, /) -> None:
+        try:
+            await super().purge(queue)
+        except ConnectionLostError:
+            raise ConnectionLostError("the broker is gone") from None
 
 
 @driver("failures.what_was_sent_survives_a_restart", can=SOUND["connection"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -13,7 +15,15 @@ from brokerwq.testing.pytest_suite import ConformanceSuite
 @pytest.fixture(scope="module")
 def harness(tmp_path_factory: pytest.TempPathFactory) -> Harness:
     path = tmp_path_factory.mktemp("sqlite") / "jobs.db"
-    return replace(Harness.from_url(f"sqlite:///{path}"), shortest_lease=0.1)
+    away = path.with_suffix(".away")
+
+    @asynccontextmanager
+    async def outage() -> AsyncGenerator[None]:
+        path.rename(away)
+        yield
+        away.rename(path)
+
+    return replace(Harness.from_url(f"sqlite:///{path}"), shortest_lease=0.1, outage=outage)
 
 
 class TestSqlite(ConformanceSuite):

@@ -14,7 +14,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import Span, SpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode
 
-from brokerwq import App, DeadLetter, Job, Message, RetryPolicy, Runner, Snooze
+from brokerwq import App, DeadLetter, Job, Message, RetryPolicy, Runner, Snooze, events
 from brokerwq.dead_letters import DeadLetters
 from brokerwq.telemetry import EventLog, JsonFormatter, fan_out
 from tests.telemetry.lab import (
@@ -300,6 +300,28 @@ async def test_a_senders_own_context_is_kept(app: App, lab: Lab) -> None:
     await drain(app)
 
     assert f"{trace_of(lab.one('process images')):032x}" == "a" * 32
+
+
+async def test_a_heartbeat_runs_in_no_jobs_context(lab: Lab) -> None:
+    loop = asyncio.get_running_loop()
+    extended = asyncio.Event()
+    current: list[int] = []
+
+    def watch(event: events.Event) -> None:
+        if isinstance(event, events.LeasesExtended):
+            current.append(trace.get_current_span().get_span_context().span_id)
+            loop.call_soon_threadsafe(extended.set)
+
+    app = App(f"memory://{uuid.uuid4().hex}", telemetry=fan_out(lab.otel, watch))
+
+    @app.worker("images", lease=1)
+    async def thumbnail(key: str) -> None:  # noqa: ARG001
+        await extended.wait()
+
+    await thumbnail.enqueue("a.jpg")
+    await drain(app)
+
+    assert set(current) == {0}
 
 
 async def test_queue_depth_is_seen_by_a_drain(app: App, lab: Lab) -> None:

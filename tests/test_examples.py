@@ -1,0 +1,54 @@
+"""Every example is run as its own text says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+pytestmark = pytest.mark.slow
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+TESTED = {"thumbnails"}
+
+
+def run(folder: Path, *command: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env={**os.environ, "BROKERWQ_URL": f"sqlite:///{folder}/jobs.db"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.stdout
+
+
+def test_no_example_goes_untested() -> None:
+    assert {path.name for path in EXAMPLES.iterdir() if path.is_dir()} == TESTED
+
+
+def test_thumbnails_makes_one_of_every_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(EXAMPLES / "thumbnails"))
+    pictures = tmp_path / "Pictures"
+    pictures.mkdir()
+    for name in ("a.png", "b.jpg"):
+        Image.new("RGB", (400, 300)).save(pictures / name)
+    (pictures / "c.jpg").write_text("no image")
+
+    sent = run(tmp_path, str(EXAMPLES / "thumbnails" / "app.py"), "Pictures")
+    drained = run(tmp_path, "-m", "brokerwq", "drain", "app:app")
+    dead = run(tmp_path, "-m", "brokerwq", "dlq", "groups", "thumbnails")
+
+    assert sent == "3 pictures sent\n"
+    assert drained.startswith("2 done, 1 dead (1 not-an-image) in ")
+    assert "not-an-image" in dead
+    assert {path.name for path in (tmp_path / "thumbnails").iterdir()} == {"a.png.jpg", "b.jpg.jpg"}
