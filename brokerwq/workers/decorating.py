@@ -25,8 +25,8 @@ from brokerwq.codecs import codec_for
 from brokerwq.errors import ConfigError
 from brokerwq.job import Job
 from brokerwq.tx import Tx
-from brokerwq.workers.guarded import GuardMaker, guard_for
-from brokerwq.workers.keys import key_reader
+from brokerwq.workers.guarded import GuardMaker, exact_key, guard_for
+from brokerwq.workers.keys import key_reader, value_reader
 from brokerwq.workers.names import check_name
 from brokerwq.workers.options import WorkerOptions
 from brokerwq.workers.plan import Plan, Sender
@@ -122,6 +122,8 @@ def build_worker(
         bound = codec.bind(kind)
         key = key_reader(options.key, signature)
         guard = guard_for(name, options, signature, make_guard)
+        if guard is not None and key is not None:
+            key = exact_key(key, value_reader(options.key, signature))
     except ConfigError as exc:
         msg = f"worker {name}: {exc}"
         raise ConfigError(msg) from exc

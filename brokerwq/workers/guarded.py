@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from brokerwq._runtime.guard import Guard
 from brokerwq.errors import ConfigError
 from brokerwq.once import Once
-from brokerwq.workers.keys import value_reader
+from brokerwq.workers.keys import KeyReader, value_reader
 from brokerwq.workers.options import WorkerOptions
 from brokerwq.workers.signature import Signature
 
@@ -32,6 +32,17 @@ class GuardMaker(Protocol):
             ConfigError: the store cannot do what ``once`` asks for.
         """
         ...
+
+
+def exact_key(read_text: KeyReader, read_value: Callable[[Any], object] | None) -> KeyReader:
+    """``read_text``, which also refuses what the runner would have no key for."""
+    from brokerwq.idempotency.keys import encoded_key  # noqa: PLC0415  -- most need no store
+
+    def read(payload: Any) -> str:
+        encoded_key(None if read_value is None else read_value(payload))
+        return read_text(payload)
+
+    return read
 
 
 def guard_for(
