@@ -16,6 +16,7 @@ from brokerwq.cli.dlq_change import delete, export, import_, redrive
 from brokerwq.cli.drain import drain
 from brokerwq.cli.enqueue import enqueue
 from brokerwq.cli.failure import report
+from brokerwq.cli.keys import keys
 from brokerwq.cli.queues import queues
 from brokerwq.cli.run import run
 from brokerwq.cli.size import size
@@ -36,7 +37,7 @@ def brokerwq() -> None:
 
 for command in (redrive, delete, export, import_):
     dlq.add_command(command)
-for command in (run, drain, enqueue, queues, dlq, size, conform, config, demo):
+for command in (run, drain, enqueue, queues, dlq, keys, size, conform, config, demo):
     brokerwq.add_command(command)
 
 

@@ -87,7 +87,7 @@ async def processed(
     claim = Claim(
         key=digest_of(("processed", scope), key),
         worker=f"processed/{scope}",
-        payload=payload_digest(_bytes(payload), ""),
+        payload=payload_digest(_bytes(payload)),
         message_id="",
         generation=0,
         owner=os.urandom(16),

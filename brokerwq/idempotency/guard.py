@@ -147,7 +147,7 @@ class StoreGuard:
             claim = Claim(
                 key=self.digest(value),
                 worker="/".join(self.scope),
-                payload=payload_digest(message.body, message.content_type),
+                payload=payload_digest(message.body),
                 message_id=message.id,
                 generation=message.redrives,
                 owner=os.urandom(16),

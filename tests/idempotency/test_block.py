@@ -55,7 +55,7 @@ async def test_the_second_time_it_is_a_duplicate(db: sqlite3.Connection) -> None
 
 
 async def test_an_exception_takes_back_work_and_mark(db: sqlite3.Connection) -> None:
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError):  # noqa: PT012 -- the block is what fails
         async with processed(db, "a"):
             db.execute("INSERT INTO effects VALUES (1)")
             raise KeyError
@@ -96,7 +96,7 @@ async def test_a_result_that_cannot_be_kept_is_the_callers_to_know(
 async def test_a_block_that_ends_the_transaction_is_found_out(
     db: sqlite3.Connection, statement: str
 ) -> None:
-    with pytest.raises(TransactionAbortedError):
+    with pytest.raises(TransactionAbortedError):  # noqa: PT012 -- as above
         async with processed(db, "a"):
             db.execute("INSERT INTO effects VALUES (1)")
             db.execute(statement)

@@ -538,9 +538,7 @@ async def test_what_a_vanished_owner_left_may_be_parked(shop: Shop) -> None:
     from brokerwq.idempotency.keys import payload_digest
 
     body = charge._plan.codec.encode(1)
-    await shop.store.claim(
-        replace(claim, key=guard.digest(1), payload=payload_digest(body, "application/json"))
-    )
+    await shop.store.claim(replace(claim, key=guard.digest(1), payload=payload_digest(body)))
     await asyncio.sleep(0.05)
 
     report = await shop.drain()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from brokerwq.idempotency.record import Busy, Claimed, Completed, Failed, Mismat
 from tests.idempotency.stores import Bench, a_claim
 
 
-async def claimed(bench: Bench, **values: object) -> Claimed:
+async def claimed(bench: Bench, **values: Any) -> Claimed:
     answer = await bench.store.claim(a_claim(**values))
     assert isinstance(answer, Claimed)
     return answer

@@ -110,7 +110,7 @@ async def marked(image: Image) -> None: ...
 
 
 @guarded.worker("q", once="transactional")
-async def charge(job: Job, tx: Tx, image: Image) -> None:
+async def charge(job: Job, tx: Tx, image: Image) -> None:  # noqa: ARG001 -- it is its shape
     assert_type(await tx.enqueue(model, image), str)
     assert_type(await tx.enqueue(model, image, delay=3), str)
     assert_type(await tx.enqueue(fields, image_id=3), str)
