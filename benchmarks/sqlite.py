@@ -89,11 +89,11 @@ def brokerwq_drain(path: Path, items: int) -> dict[str, float]:
 
 
 def huey_of(path: Path) -> tuple[Any, Any]:
-    from huey import SqliteHuey
+    from huey import SqliteHuey  # pyright: ignore[reportMissingTypeStubs]
 
     huey: Any = SqliteHuey(filename=str(path), fsync=True, results=False)
 
-    @huey.task()
+    @huey.task()  # type: ignore[untyped-decorator]
     def thumbnail(key: str, width: int = 256) -> None:
         pass
 

@@ -1,6 +1,6 @@
 """What the SQLite driver does, without the rest of brokerwq: rates, latency, idle CPU.
 
-    python benchmarks/sqlite_driver.py [--items N] [--backlog N] [--profile] [FOLDER]
+    python benchmarks/sqlite_driver.py [--items N] [--backlog N] [--no-rates] [--profile] [FOLDER]
 
 The file is made in FOLDER, on the disk that shall be measured; the default is the current one.
 """
@@ -16,6 +16,7 @@ import resource
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -122,48 +123,40 @@ async def fill(url: str, count: int) -> None:
     await driver.aclose()
 
 
-def send_slowly(url: str, count: int, pause: float) -> None:
-    async def main() -> None:
+def send_slowly(url: str, count: int, pause: float) -> list[float]:
+    """When each send had returned."""
+
+    async def main() -> list[float]:
         driver = await opened(url)
-        for _ in range(count):
+        sent: list[float] = []
+        for nth in range(count):
             await asyncio.sleep(pause)
-            body = str(time.monotonic()).encode()
-            await driver.send(QUEUE, [Message(id="x", body=body)], [0.0])
+            await driver.send(QUEUE, [Message(id=str(nth), body=b"")], [0.0])
+            sent.append(time.monotonic())
         await driver.aclose()
+        return sent
 
-    asyncio.run(main())
+    return asyncio.run(main())
 
 
-async def latency(url: str, *, elsewhere: bool) -> None:
+async def latency(url: str, executor: Executor, where: str) -> None:
+    """From the return of a send there to the return of a claim here."""
     driver = await opened(url)
     consumer = await driver.consume(QUEUE, lease=60, prefetch=1)
     count = 200
-    target = (url, count, 0.023)
-    sender = (
-        multiprocessing.get_context("spawn").Process(target=send_slowly, args=target)
-        if elsewhere
-        else None
-    )
-    if sender:
-        sender.start()
-        task = None
-    else:
-        task = asyncio.create_task(asyncio.to_thread(send_slowly, *target))
-    took: list[float] = []
-    while len(took) < count:
-        for delivery in await consumer.claim(10, 60):
-            took.append(time.monotonic() - float(delivery.message.body))
-            await consumer.ack([delivery])
-    took.sort()
-    where = "another process" if elsewhere else "another driver of this process"
+    sending = executor.submit(send_slowly, url, count, 0.023)
+    claimed: dict[int, float] = {}
+    while len(claimed) < count:
+        deliveries = await consumer.claim(10, 60)
+        now = time.monotonic()
+        claimed.update((int(delivery.message.id), now) for delivery in deliveries)
+        await consumer.ack(deliveries)
+    sent = sending.result()
+    took = sorted(max(0.0, claimed[nth] - sent[nth]) for nth in range(count))
     print(
         f"wake-up by {where}: median {took[count // 2] * 1e3:.1f} ms, "
         f"99 % {took[count * 99 // 100] * 1e3:.1f} ms, worst {took[-1] * 1e3:.1f} ms"
     )
-    if task:
-        await task
-    if sender:
-        sender.join()
     await driver.aclose()
 
 
@@ -186,15 +179,20 @@ def main() -> None:
     parser.add_argument("folder", nargs="?", default=".")
     parser.add_argument("--items", type=int, default=100_000)
     parser.add_argument("--backlog", type=int, default=0)
+    parser.add_argument("--no-rates", action="store_true", help="latency and idle CPU only")
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         url = f"sqlite:///{Path(folder, 'bench.db').resolve()}"
         asyncio.run(idle(url, 5))
-        asyncio.run(latency(url, elsewhere=True))
-        asyncio.run(latency(url, elsewhere=False))
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as processes:
+            asyncio.run(latency(url, processes, "another process"))
+        with ThreadPoolExecutor(1) as threads:
+            asyncio.run(latency(url, threads, "another driver of this process"))
         if options.backlog:
             asyncio.run(fill(url, options.backlog))
+        if options.no_rates:
+            return
         if not options.profile:
             asyncio.run(rates(url, options.items))
             return

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
@@ -18,7 +20,7 @@ from brokerwq.driver.protocol import Driver, QueueSpec
 from brokerwq.driver.registry import find_adapter, redacted
 from brokerwq.durations import Seconds
 from brokerwq.errors import ConfigError
-from brokerwq.events import Event, Instrumentation, Listener
+from brokerwq.events import Instrumentation, Listener
 from brokerwq.job import Child
 from brokerwq.message import Message
 from brokerwq.middleware import Middleware
@@ -100,16 +102,16 @@ class App:
         self._lifespan: Lifespan | None = None
         self._brokers: WeakKeyDictionary[asyncio.AbstractEventLoop, Broker] = WeakKeyDictionary()
         self._background: BackgroundLoop | None = None
+        self._starting = threading.Lock()
         self._pid = os.getpid()
         self.clock = clock
         self.name = None if name is None else check_name(name, "app name")
-        self.store: Store | None = None
         self._guards: Guards | None = None
         if store is not None:
-            from brokerwq.idempotency import Guards, open_store  # noqa: PLC0415  -- as above
+            from brokerwq.idempotency import Guards  # noqa: PLC0415  -- as above
 
-            self.store = open_store(store, clock=clock) if isinstance(store, str) else store
-            self._guards = Guards(self.store, self.name, clock, self._emit, self.send_one)
+            self._guards = Guards(store, self.name, clock, self._instrumentation, self.send_one)
+        self.store: Store | None = None if self._guards is None else self._guards.store
         self.registry = Registry(queues)
 
     def __repr__(self) -> str:
@@ -230,7 +232,13 @@ class App:
 
         It is entered once in each runner process, before the first claim, and left after the
         last settle; what it yields is ``job.state``.
+
+        Raises:
+            ConfigError: it is none.
         """
+        if not inspect.isasyncgenfunction(resources):
+            msg = f"a lifespan is an async def that yields once, not {resources!r:.200}"
+            raise ConfigError(msg)
         self._lifespan = resources
         return resources
 
@@ -300,11 +308,7 @@ class App:
 
     def broker(self) -> Broker:
         """This loop's connection; opened when it is first used."""
-        if self._pid != os.getpid():
-            # A forked child must not touch its parent's sockets and files, not even to close.
-            self._brokers = WeakKeyDictionary()
-            self._background = None
-            self._pid = os.getpid()
+        self._notice_fork()
         loop = asyncio.get_running_loop()
         broker = self._brokers.get(loop)
         if broker is None:
@@ -363,21 +367,28 @@ class App:
 
     def run_sync(self, call: Callable[[], Coroutine[Any, Any, T]], /) -> T:
         """Run ``call()`` on the app's background loop, and wait for it in this thread."""
-        if self._background is None or self._pid != os.getpid():
-            from brokerwq._runtime.background import (  # noqa: PLC0415  -- as in broker()
-                BackgroundLoop,
-            )
+        self._notice_fork()
+        with self._starting:
+            background = self._background
+            if background is None:
+                from brokerwq._runtime.background import (  # noqa: PLC0415  -- as in broker()
+                    BackgroundLoop,
+                )
 
-            self._background = BackgroundLoop()
-        return self._background.run(call)
+                background = self._background = BackgroundLoop()
+        return background.run(call)
 
     def utcnow(self) -> datetime:
         """The wall clock, in UTC."""
         return self.clock.utcnow()
 
-    def _emit(self, event: Event) -> None:
-        if self._instrumentation is not None:
-            self._instrumentation.emit(event)
+    def _notice_fork(self) -> None:
+        if self._pid != os.getpid():
+            # A child must not touch its parent's sockets and files, not even to close them.
+            self._brokers = WeakKeyDictionary()
+            self._background = None
+            self._starting = threading.Lock()
+            self._pid = os.getpid()
 
     def _select_telemetry(self, given: Instrumentation | Listener | None) -> Instrumentation | None:
         setting = os.environ.get("BROKERWQ_TELEMETRY", "")

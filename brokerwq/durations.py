@@ -32,9 +32,12 @@ def seconds_of(
         msg = f"{name} must be seconds or a timedelta, not {value!r:.200}"
         raise ConfigError(msg)
     else:
-        seconds = float(value)
+        try:
+            seconds = float(value)
+        except OverflowError:
+            seconds = math.inf
     if not math.isfinite(seconds):
-        msg = f"{name} must be a finite number of seconds, not {value!r}"
+        msg = f"{name} must be a finite number of seconds, not {seconds!r}"
         raise ConfigError(msg)
     if seconds > limit:
         msg = f"{name} is {seconds:g} seconds; the limit is {limit:g}"
@@ -59,9 +62,14 @@ def aware_utc(moment: datetime, name: str) -> datetime:
     """Return ``moment`` in UTC.
 
     Raises:
-        ConfigError: it has no time zone, so that it could mean any of two dozen moments.
+        ConfigError: it has no time zone, so that it could mean any of two dozen moments, or it
+            is beyond the calendar.
     """
     if moment.tzinfo is None or moment.utcoffset() is None:
         msg = f"{name} must have a time zone, e.g. datetime.now(UTC); {moment!r} has none"
         raise ConfigError(msg)
-    return moment.astimezone(UTC)
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError as exc:
+        msg = f"{name} is {moment!r}, which is beyond the years 1 to 9999 in UTC"
+        raise ConfigError(msg) from exc

@@ -94,7 +94,8 @@ def _milliseconds_or_none(moment: datetime | None) -> str | None:
 
 def moment_of(text: str) -> datetime:
     """The inverse of ``milliseconds``. Raises ``ValueError`` for anything else."""
-    if len(text) > 16:  # noqa: PLR2004  -- past the year 9999 whatever the digits
+    # Python also reads 1_000, blanks and the digits of every alphabet; other languages do not.
+    if len(text) > 16 or not _is_digits(text.removeprefix("-")):  # noqa: PLR2004  -- year 9999
         raise ValueError(text)
     try:
         return _EPOCH + timedelta(milliseconds=int(text))
@@ -229,14 +230,21 @@ class _Reader:
             return default  # type: ignore[return-value]
 
 
+def _is_digits(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
 def _count(text: str) -> int:
-    if len(text) > 10 or not (text.isascii() and text.isdigit()):  # noqa: PLR2004
+    if len(text) > 10 or not _is_digits(text):  # noqa: PLR2004
         raise ValueError(text)
     return min(int(text), _MAX_COUNT)
 
 
 def _duration(text: str) -> float:
+    whole, _, fraction = text.partition(".")
+    if len(text) > 20 or not _is_digits(whole + fraction) or not whole:  # noqa: PLR2004
+        raise ValueError(text)
     seconds = float(text)
-    if not 0 <= seconds < 1e10:  # noqa: PLR2004  -- also false for NaN
+    if seconds >= 1e10:  # noqa: PLR2004
         raise ValueError(text)
     return seconds

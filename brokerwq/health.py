@@ -44,7 +44,9 @@ def serve_health(runner: Watched, address: str) -> Generator[str]:
 
         def do_GET(self) -> None:
             state = runner.state
-            fine = {"/live": state != "stopped", "/ready": state == "ready"}.get(self.path)
+            fine = {"/live": state != "stopped", "/ready": state == "ready"}.get(
+                self.path.partition("?")[0]
+            )
             status = 404 if fine is None else (200 if fine else 503)
             body = json.dumps({"state": state, "reasons": list(runner.reasons)}).encode()
             self.send_response(status)

@@ -142,9 +142,12 @@ class Runner:
         clock = self._app.clock
         started = clock.now()
         with _signals(engine, handle=handle_signals) as received:
-            async with self._app.enter_lifespan() as state, _relaying(self._app):
-                drained = await engine.run(state=state, goal=goal)
-            await self._app.aclose()
+            try:
+                async with self._app.enter_lifespan() as state, _relaying(self._app):
+                    drained = await engine.run(state=state, goal=goal)
+            finally:
+                engine.lifecycle.enter("stopped")
+                await self._app.aclose()
         return self._report(engine, drained, clock.now() - started, received)
 
     def _plan(self) -> Plan:

@@ -38,6 +38,8 @@ class MemoryConsumer:
         """See ``Consumer.claim``."""
         # Before anything is taken: a cancellation here leaves nothing behind.
         await checkpoint()
+        if max_items < 1:
+            return []
         deadline = self._clock.now() + wait
         while True:
             taken, waiter, next_at = self._take(max_items)

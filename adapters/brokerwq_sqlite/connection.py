@@ -139,7 +139,7 @@ class Connection:
 
     def _connect(self, mode: str) -> sqlite3.Connection:
         return sqlite3.connect(
-            f"file:{quote(self.path)}?mode={mode}",
+            f"file:{quote(os.fsencode(self.path))}?mode={mode}",
             uri=True,
             timeout=self._settings.busy_timeout,
             isolation_level=None,
@@ -152,10 +152,13 @@ class Connection:
         if mode != "wal":
             msg = f"{self.path} cannot have a write-ahead log: its file system is not a local one"
             raise ProtocolError(msg)
-        self.sqlite.execute(f"PRAGMA synchronous = {self._settings.synchronous}")
+        # What is written here needs no flush of its own: the first one that a message causes
+        # takes with it all that stands before it in the log.
+        self.sqlite.execute("PRAGMA synchronous = NORMAL")
         self.sqlite.execute(f"PRAGMA journal_size_limit = {WAL_LIMIT_BYTES}")
         schema.upgrade(self.sqlite, self.path)
         self._note_boot()
+        self.sqlite.execute(f"PRAGMA synchronous = {self._settings.synchronous}")
         self.sqlite.execute("PRAGMA busy_timeout = 0")  # from here on see ``patiently``
 
     def _note_boot(self) -> None:

@@ -51,7 +51,7 @@ class SqliteConsumer:
     async def claim(self, max_items: int, wait: float, /) -> Sequence[Delivery]:
         """See ``Consumer.claim``."""
         self._check_open()
-        if self._is_quiesced:
+        if self._is_quiesced or max_items < 1:
             return []
         claim = self._new_claim(min(max_items, MAX_CLAIM), waits=wait > 0)
         leased = await self._wait(claim, wait)

@@ -55,6 +55,8 @@ def declare(db: sqlite3.Connection, _: Moment, spec: QueueSpec) -> list[Differen
     differences = _differences(spec, found, is_final=False)
     if differences:
         return differences
+    if found is not None and found == (spec.lease or found[0], spec.dead_letter_queue):
+        return []  # every runner declares at every start: that shall cost no write
     for name in (spec.name, spec.dead_letter_queue):
         db.execute("INSERT INTO queue (name) VALUES (?) ON CONFLICT DO NOTHING", (name,))
     db.execute(

@@ -49,7 +49,7 @@ class Engine:
     """Owns the thread and its connection."""
 
     def __init__(self, settings: SqliteSettings, clock: Clock) -> None:
-        self.path = settings.path
+        self.path = os.path.realpath(settings.path)  # as SQLite names the log beside it
         self.gate = threading.Lock()  # held while SQLite is at work: no fork then
         self._settings = settings
         self._clock = clock
@@ -64,7 +64,7 @@ class Engine:
         self._parked: list[Claim] = []
         self._has_timers = False  # some parked claim knows when to look again
         self._must_look = False
-        self._watch = Watch(settings.path)
+        self._watch = Watch(self.path)
         self._seen = -inf
 
     def start(self) -> None:

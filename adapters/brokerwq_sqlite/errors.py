@@ -49,7 +49,9 @@ def translate(exc: Exception, path: str) -> DriverError:
         return MessageRefusedError(f"SQLite cannot store the message: {exc}")
     if isinstance(exc, sqlite3.ProgrammingError):
         return _not_ours(exc, path)
-    return TransientError(f"SQLite failed on {path}: {exc}")
+    if isinstance(exc, sqlite3.Error):
+        return TransientError(f"SQLite failed on {path}: {exc}")
+    return DriverError(f"{type(exc).__name__} while working on {path}: {exc}")
 
 
 def _busy(_: Exception, path: str) -> DriverError:
@@ -106,6 +108,8 @@ _BY_CODE: dict[int, Callable[[Exception, str], DriverError]] = {
     sqlite3.SQLITE_CANTOPEN: _cannot_open,
     sqlite3.SQLITE_IOERR: _io_error,
     sqlite3.SQLITE_ERROR: _not_ours,
+    sqlite3.SQLITE_CONSTRAINT: _not_ours,
+    sqlite3.SQLITE_MISMATCH: _not_ours,
 }
 
 

@@ -39,7 +39,7 @@ class SqliteSettings(BaseSettings):
         description="Seconds to wait for another process that is writing, then TransientError.",
     )
     poll: float = Field(
-        default=0.02,
+        default=0.025,
         ge=0.001,
         le=1,
         description="Seconds between two looks at the file while a claim waits.",

@@ -13,28 +13,22 @@ from brokerwq_sqlite.schema import DELAYED, LEASED, READY
 MOST_ROWS: Final = 64
 """Of one insert; with more, SQLite before 3.32 has not enough parameters."""
 
-_PER_ROW: Final = 8
+_COLUMNS: Final = "queue, state, at, sent, id, type, content_type, created, headers, envelope, body"
 
 
 def _insert(rows: int) -> str:
-    def values(row: int) -> str:
-        delay = 3 + row * _PER_ROW
-        rest = ", ".join(f"?{delay + nth}" for nth in range(1, _PER_ROW))
-        return f"(?1, ?{delay} > 0, ?2 + ?{delay}, ?2, {rest})"
-
-    # READY is 0 and DELAYED is 1: ``delay > 0`` is the state.
-    columns = "queue, state, at, sent, id, type, content_type, created, headers, envelope, body"
-    return f"INSERT INTO message ({columns}) VALUES {', '.join(map(values, range(rows)))}"
+    row = f"({', '.join('?' for _ in _COLUMNS.split(','))})"
+    return f"INSERT INTO message ({_COLUMNS}) VALUES {', '.join([row] * rows)}"
 
 
 INSERT: Final = {1 << power: _insert(1 << power) for power in range(MOST_ROWS.bit_length())}
-"""By number of rows. Parameters: queue, wall clock, then a ``wire.Row`` each."""
+"""By number of rows."""
 
 LOOK: Final = f"""
 SELECT
-    EXISTS (SELECT 1 FROM message WHERE queue = ?1 AND state = {READY}),
-    (SELECT min(at) FROM message WHERE queue = ?1 AND state = {DELAYED}),
-    (SELECT min(at) FROM message WHERE queue = ?1 AND state = {LEASED})
+    EXISTS (SELECT 1 FROM message WHERE queue = :queue AND state = {READY}),
+    (SELECT min(at) FROM message WHERE queue = :queue AND state = {DELAYED}),
+    (SELECT min(at) FROM message WHERE queue = :queue AND state = {LEASED})
 """
 
 _SWEEP_LIMIT: Final = 1000

@@ -126,23 +126,27 @@ def _insert(db: sqlite3.Connection, moment: Moment, queue: int, rows: Sequence[R
     while at < len(rows):
         # Powers of two: a handful of statements, prepared once, for batches of any size.
         size = min(1 << (len(rows) - at).bit_length() - 1, sql.MOST_ROWS)
-        values = chain.from_iterable(rows[at : at + size])
-        db.execute(sql.INSERT[size], (queue, moment.wall, *values))
+        values = chain.from_iterable(
+            (queue, *_place(moment, row[0]), moment.wall, *row[1:]) for row in rows[at : at + size]
+        )
+        db.execute(sql.INSERT[size], tuple(values))
         at += size
 
 
 def _insert_one(db: sqlite3.Connection, moment: Moment, queue: int, row: Row) -> None:
-    *columns, body = row
+    delay, *columns, body = row
     is_large = len(body) > INLINE_BODY_BYTES
     inline = None if is_large else body
-    added = db.execute(sql.INSERT[1], (queue, moment.wall, *columns, inline))
+    added = db.execute(
+        sql.INSERT[1], (queue, *_place(moment, delay), moment.wall, *columns, inline)
+    )
     if is_large:
         db.execute(sql.INSERT_LARGE, (added.lastrowid, body))
 
 
 def look(db: sqlite3.Connection, queue: int) -> Outlook:
     """What a claim would find in ``queue``."""
-    has_ready, delayed, leased = db.execute(sql.LOOK, (queue,)).fetchone()
+    has_ready, delayed, leased = db.execute(sql.LOOK, {"queue": queue}).fetchone()
     return Outlook(
         bool(has_ready), inf if delayed is None else delayed, inf if leased is None else leased
     )

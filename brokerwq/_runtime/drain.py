@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from brokerwq._runtime.connection import Connection
@@ -10,7 +10,6 @@ from brokerwq._runtime.lane import Lane
 from brokerwq._runtime.opener import Opener
 from brokerwq._runtime.slots import Slots
 from brokerwq.clock import Clock
-from brokerwq.driver.capabilities import Lease
 from brokerwq.driver.protocol import Certainty, QueueStats
 from brokerwq.errors import DriverError
 from brokerwq.events import Event, QueueInspected
@@ -77,11 +76,16 @@ class Drain:
         self._clock = clock
         self._emit = emit
 
-    async def run(self, lanes: list[Lane]) -> Drained:
-        """Return once nothing is left that a drain waits for."""
+    async def run(self, lanes_now: Callable[[], Iterable[Lane]]) -> Drained:
+        """Return once nothing is left that a drain waits for.
+
+        Args:
+            lanes_now: The lanes; a lane may be replaced by another one for its queue.
+        """
         pause = _FIRST_PAUSE
         empty_since: float | None = None
         while True:
+            lanes = list(lanes_now())
             looks = await self._look(lanes)
             if looks is None or not self._is_empty(lanes, looks):
                 empty_since = None
@@ -94,8 +98,7 @@ class Drain:
             if estimated and now - empty_since < self._goal.settle:
                 await self._clock.sleep(min(_LONGEST_PAUSE, self._goal.settle))
                 continue
-            lanes = await self._certain(lanes)
-            if lanes:
+            if not await self._is_certain(lanes):
                 empty_since, pause = None, _FIRST_PAUSE
                 continue
             left = sum(stats.delayed.value for stats in looks)
@@ -117,7 +120,8 @@ class Drain:
         return looks
 
     def _is_empty(self, lanes: Sequence[Lane], looks: Sequence[QueueStats]) -> bool:
-        if not self._slots.is_at_rest or any(lane.settler.pending for lane in lanes):
+        is_busy = any(lane.settler.pending or not lane.gate.is_set() for lane in lanes)
+        if is_busy or not self._slots.is_at_rest:
             return False
         return all(
             not stats.ready.value
@@ -131,15 +135,15 @@ class Drain:
             return False
         return stats.next_due > lane.longest_wait
 
-    async def _certain(self, lanes: list[Lane]) -> list[Lane]:
-        """The lanes to go on with, where a close look found more; empty if all is done.
+    async def _is_certain(self, lanes: Sequence[Lane]) -> bool:
+        """Whether a close look finds nothing either; if it does, the lanes go on.
 
         A broker that cannot count what is leased is looked at without a consumer of ours,
         twice: what another one held could have come back in between.
         """
-        unsure = [lane for lane in lanes if lane.keeper.capabilities.lease is Lease.CONNECTION]
+        unsure = [lane for lane in lanes if lane.is_pushed]
         if not unsure:
-            return []
+            return True
         for lane in unsure:
             await self._opener.quiesce(lane)
         found_none = True
@@ -150,8 +154,10 @@ class Drain:
                 break
             await self._clock.sleep(_SURE_AGAIN_AFTER)
         if found_none:
-            return []
-        return [await self._opener.reopen(lane) if lane in unsure else lane for lane in lanes]
+            return True
+        for lane in unsure:
+            await self._opener.reopen(lane)
+        return False
 
 
 def _is_estimate(stats: QueueStats) -> bool:

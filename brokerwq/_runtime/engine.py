@@ -135,6 +135,8 @@ class Engine:
             lanes=self._lanes,
             start_intake=lambda lane: intakes.start(intake.run(lane)),
         )
+        isolation.opener = opener
+        isolation.start = intakes.start
         parts = _Parts(shared, slots, dispatcher, isolation, opener, intakes, guards)
         drain = Drain(goal, connection, slots, opener, clock=plan.clock, emit=self._emit)
         watchdog = Watchdog(plan.clock, slots, self._emit)
@@ -157,7 +159,7 @@ class Engine:
         tasks: set[asyncio.Future[Any]] = {stop}
         draining = None
         if drain is not None:
-            draining = asyncio.ensure_future(drain.run(list(self._lanes.values())))
+            draining = asyncio.ensure_future(drain.run(self._lanes.values))
             tasks.add(draining)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -197,7 +199,7 @@ class Engine:
         flushes = [lane.settler.flush() for lane in lanes]
         await self._within(flush_patience, _all(flushes), forced=forced)
         self.stuck = await slots.aclose(0.1 if slots.running else _CLOSE_PATIENCE)
-        for lane in lanes:
+        for lane in list(self._lanes.values()):
             await opener.close(lane)
 
     def _return_the_stuck(self, slots: Slots, dispatcher: Dispatcher) -> None:
@@ -243,10 +245,11 @@ class _Supervised:
         self._failed = failed
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

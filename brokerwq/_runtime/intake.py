@@ -85,7 +85,17 @@ class Intake:
 
     async def claim_one(self, lane: Lane) -> list[Held]:
         """At most one message, without waiting for it."""
-        return await self._bridge.call(lane.keeper.claim, 1, 0.0)
+        return await self._ask(lane, 1, 0.0)
+
+    async def _ask(self, lane: Lane, most: int, wait: float) -> list[Held]:
+        try:
+            return await self._bridge.call(lane.keeper.claim, most, wait)
+        except DriverError:
+            raise
+        except Exception as error:
+            # An adapter's bug, or its client's: whoever waits may see it pass.
+            msg = f"claim failed: {error!r:.200}"
+            raise TransientError(msg) from error
 
     async def _claim(self, lane: Lane) -> None:
         wanted, reserved, longest = self._share(lane)
@@ -97,7 +107,7 @@ class Intake:
             wait = min(capabilities.max_wait, longest)
             helds: list[Held] | None = None
             with move_on_after(self._clock, wait + _HANGING_SECONDS):
-                helds = await self._bridge.call(lane.keeper.claim, wanted, wait)
+                helds = await self._ask(lane, wanted, wait)
             if helds is None:
                 msg = f"claim: no answer within {wait + _HANGING_SECONDS:g} seconds"
                 raise TransientError(msg)

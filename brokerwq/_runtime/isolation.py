@@ -9,11 +9,13 @@ only the culprit can die.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any
 
 from brokerwq._runtime.dispatcher import Dispatcher
 from brokerwq._runtime.lane import Lane
 from brokerwq._runtime.leases import Held
+from brokerwq._runtime.opener import Opener
 from brokerwq._runtime.route import Route
 from brokerwq._runtime.slots import Slots
 from brokerwq._runtime.verdict import is_crash_suspect
@@ -25,7 +27,12 @@ from brokerwq.events import CrashSuspectIsolated, Instrumentation
 class Isolation:
     """Runs one suspect at a time with nothing beside it, then lets the lanes go on.
 
-    ``claim_one`` claims at most one message from a lane, without waiting.
+    A broker that pushes has sent more ahead of what was claimed. It lies in the consumer,
+    would die with the culprit and count: so such a consumer is quiesced before the suspect
+    starts, and a new one that is sent one message at a time takes its place.
+
+    ``claim_one`` claims at most one message from a lane; ``start`` runs a task that ends the
+    runner if it fails.
 
     Args:
         lanes: All lanes of the runner; their gates are closed meanwhile.
@@ -39,7 +46,9 @@ class Isolation:
     ) -> None:
         self.dispatcher: Dispatcher
         self.slots: Slots
+        self.opener: Opener
         self.claim_one: Callable[[Lane], Awaitable[list[Held]]]
+        self.start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
         self._lanes = lanes
         self._instrumentation = instrumentation
         self._task: asyncio.Task[None] | None = None
@@ -50,7 +59,7 @@ class Isolation:
         for other in self._lanes():
             other.gate.clear()
         self.dispatcher.put_back_unstarted(self.slots.take_unstarted())
-        self._task = asyncio.get_running_loop().create_task(self._run(lane, held, route))
+        self._task = self.start(self._run(lane, held, route))
 
     async def aclose(self) -> None:
         """Stop isolating."""
@@ -62,21 +71,21 @@ class Isolation:
         held: Held | None = suspect
         innocent: Held | None = None
         try:
-            while held is not None:
+            while held is not None and not self.dispatcher.is_stopping:
                 await self._run_alone(lane, held, route)
                 innocent = held = None
-                if self.dispatcher.is_stopping:
-                    return
+                lane = await self._anew(lane, prefetch=1)
                 for claimed in await self._next(lane):
                     innocent = claimed
                     next_route = lane.route_of(claimed.delivery.message.type)
                     if next_route is not None and _may_kill(claimed.delivery, next_route):
                         held, route, innocent = claimed, next_route, None
+            if held is not None:
+                self.dispatcher.put_back(lane, held)
+            await self._go_on(lane, innocent)
         finally:
             self.dispatcher.is_isolating = False
             self._task = None
-            if innocent is not None:
-                self.dispatcher.accept(lane, innocent)
             for other in self._lanes():
                 other.gate.set()
 
@@ -85,7 +94,10 @@ class Isolation:
         # its way would be taken for lost.
         await self.slots.rest()
         for other in self._lanes():
-            await other.settler.flush()
+            if other.is_pushed:
+                await self.opener.quiesce(other)
+            else:
+                await other.settler.flush()
         if self.dispatcher.is_stopping:
             self.dispatcher.put_back(lane, held)
             return
@@ -99,10 +111,28 @@ class Isolation:
         await lane.settler.flush()
 
     async def _next(self, lane: Lane) -> list[Held]:
+        if self.dispatcher.is_stopping:
+            return []
         try:
             return await self.claim_one(lane)
         except DriverError:
             return []  # the lane's own claim meets the same trouble, and reports it
+
+    async def _anew(self, lane: Lane, *, prefetch: int | None = None) -> Lane:
+        if not lane.is_pushed or self.dispatcher.is_stopping:
+            return lane
+        return await self.opener.reopen(lane, prefetch=prefetch, claims=prefetch is None)
+
+    async def _go_on(self, lane: Lane, innocent: Held | None) -> None:
+        if innocent is not None and not lane.is_pushed:
+            self.dispatcher.is_isolating = False
+            self.dispatcher.accept(lane, innocent)
+        elif innocent is not None:
+            # Its consumer is about to be replaced by one that is sent more at a time.
+            self.dispatcher.put_back(lane, innocent)
+            await lane.settler.flush()
+        for other in list(self._lanes()):
+            await self._anew(other)
 
 
 def _may_kill(delivery: Delivery, route: Route) -> bool:

@@ -11,6 +11,7 @@ from brokerwq._runtime.route import Route
 from brokerwq._runtime.settler import Settler
 from brokerwq._runtime.verdict import Judge
 from brokerwq.clock import Clock, Timer
+from brokerwq.driver.capabilities import Lease
 from brokerwq.driver.protocol import QueueSpec
 
 
@@ -61,6 +62,11 @@ class Lane:
             await self.store_up.wait()
 
     @property
+    def is_pushed(self) -> bool:
+        """The broker sends messages ahead of what is claimed."""
+        return self.keeper.capabilities.lease is Lease.CONNECTION
+
+    @property
     def per_slot(self) -> int:
         """Messages that one slot takes at once."""
         return 1 if self.buffer is None else self.buffer.route.batch
@@ -72,16 +78,17 @@ class Lane:
     @property
     def longest_wait(self) -> float:
         """Longest backoff of its workers, in seconds."""
-        return max(map(_longest_wait, self._workers), default=0.0)
+        return max(map(_longest_wait, self.workers), default=0.0)
 
     @property
     def limited(self) -> Sequence[Route]:
         """Its workers, if each of them has a limit of its own; else none."""
-        workers = self._workers
+        workers = self.workers
         return () if any(route.slots is None for route in workers) else workers
 
     @property
-    def _workers(self) -> Sequence[Route]:
+    def workers(self) -> Sequence[Route]:
+        """Its workers, each once."""
         foreign = [self.foreign] if self.foreign else []
         return list(dict.fromkeys([*self.routes.values(), *foreign]))
 

@@ -69,30 +69,40 @@ class Opener:
         await self._bridge.call(lane.keeper.consumer.quiesce)
         await lane.settler.flush()
 
-    async def reopen(self, lane: Lane) -> Lane:
-        """A new consumer for ``lane``, which was quiesced; none if told to stop meanwhile."""
-        routes = [*lane.routes.values(), *([lane.foreign] if lane.foreign else [])]
+    async def reopen(self, lane: Lane, *, prefetch: int | None = None, claims: bool = True) -> Lane:
+        """A new consumer for ``lane``, which was quiesced; none if told to stop meanwhile.
+
+        Args:
+            lane: The lane; it is replaced by the answer.
+            prefetch: How far ahead the broker may push; None for as far as usual.
+            claims: Whether the intake begins to claim for it.
+        """
         await self.close(lane)
-        fresh = await self._open(lane.spec, list(dict.fromkeys(routes)))
+        fresh = await self._open(lane.spec, lane.workers, prefetch)
         if fresh is None:
             return lane
-        self._start_intake(fresh)
+        if claims:
+            self._start_intake(fresh)
         return fresh
 
     async def close(self, lane: Lane) -> None:
         """Free the lane's consumer; what it still holds comes back when its lease ends."""
+        lane.quiesced.set()
+        lane.gate.set()
         await lane.settler.aclose()
         with move_on_after(self._plan.clock, _CLOSE_PATIENCE):
             await self._bridge.call(lane.keeper.aclose)
             await self._bridge.call(lane.keeper.consumer.aclose)
         self._lanes.pop(lane.keeper, None)
 
-    async def _open(self, spec: QueueSpec, routes: Sequence[Route]) -> Lane | None:
+    async def _open(
+        self, spec: QueueSpec, routes: Sequence[Route], prefetch: int | None = None
+    ) -> Lane | None:
         plan = self._plan
         capabilities = self._connection.driver.capabilities
         batch = next((route for route in routes if route.batch), None)
-        prefetch = plan.slots * (batch.batch if batch else 1)
-        consumer = await self._connection.consume(spec, prefetch)
+        usual = plan.slots * (batch.batch if batch else 1)
+        consumer = await self._connection.consume(spec, prefetch or usual)
         if consumer is None:
             return None
         keeper = LeaseKeeper(
@@ -109,6 +119,7 @@ class Opener:
             clock=plan.clock,
             instrumentation=plan.instrumentation,
             troubled=lambda why: self._lifecycle.trouble(f"dead letters {spec.name}", why),
+            recovered=lambda: self._lifecycle.clear(f"dead letters {spec.name}"),
         )
         lane = Lane(
             spec=spec,

@@ -52,6 +52,7 @@ class Settler:
         clock: For pauses and bounds.
         instrumentation: Told of failures, and put around each call.
         troubled: Called when a dead letter could not be moved.
+        recovered: Called when one could be moved again.
     """
 
     def __init__(
@@ -62,12 +63,15 @@ class Settler:
         clock: Clock,
         instrumentation: Instrumentation | None,
         troubled: Callable[[str], object],
+        recovered: Callable[[], object] = lambda: None,
     ) -> None:
         self._keeper = keeper
         self._bridge = bridge
         self._clock = clock
         self._instrumentation = instrumentation
         self._troubled = troubled
+        self._recovered = recovered
+        self._in_trouble = False
         self._pending = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -115,6 +119,9 @@ class Settler:
         except Exception as error:  # noqa: BLE001 -- an adapter's bug must not kill the runner
             results = [DriverError(f"{operation} failed: {error!r:.200}")] * len(batch)
         for request, result in zip(batch, results, strict=True):
+            if result is None and operation == "dead_letter" and self._in_trouble:
+                self._in_trouble = False
+                self._recovered()
             if result is None or isinstance(result, LeaseLostError):
                 self._conclude(request, result)
             else:
@@ -144,12 +151,13 @@ class Settler:
             self._keeper.lose(held, "it was not extended in time")
             return LeaseLostError(f"the lease ended before the {operation} was sent")
         error = answers[request]
-        if error is None:
-            self._keeper.let_go(held)
-        elif isinstance(error, LeaseLostError):
+        if isinstance(error, LeaseLostError):
             self._keeper.lose(held, str(error))
-        else:
+        elif error is not None and error.retryable:
             self._keeper.keep_again(held)
+        else:
+            # Settled; or never to be, and a lease that goes on would keep it from coming back.
+            self._keeper.let_go(held)
         return error
 
     async def _call_within_bounds(
@@ -162,6 +170,8 @@ class Settler:
                 results = await self._call(operation, requests)
             except DriverError as error:
                 results = [error] * len(requests)
+            except Exception as error:  # noqa: BLE001 -- an adapter's bug: those messages pay
+                results = [DriverError(f"{operation} failed: {error!r:.200}")] * len(requests)
         if results is None:
             late = TransientError(f"{operation}: no answer within {bound:g} seconds")
             results = [late] * len(requests)
@@ -225,6 +235,7 @@ class Settler:
         if patient and request.held.remaining > self._keeper.margin:
             return None
         if verdict.operation == "dead_letter":
+            self._in_trouble = True
             self._troubled(f"{request.held.delivery.queue}: dead letters cannot be moved: {error}")
             return self._kept_from_dying(request)
         if verdict.operation == "put_back":

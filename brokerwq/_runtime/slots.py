@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import copy_context
 
 from brokerwq._runtime.execution import Work
 from brokerwq._runtime.route import Route
@@ -61,6 +62,7 @@ class Slots:
         self._at_rest = asyncio.Event()
         self._at_rest.set()
         self._closing = False
+        self._context = copy_context()
         self.running: set[Work] = set()
         self.recent: set[str] = set()
         self.reserved = 0
@@ -144,9 +146,7 @@ class Slots:
                 return
         if len(self._tasks) < self.total:
             self.running.add(work)
-            task = asyncio.get_running_loop().create_task(self._slot(work))
-            self._tasks.add(task)
-            task.add_done_callback(self._slot_ended)
+            self._open_slot(work)
             return
         self._ready.append(work)
         self._arm_sweep(work.put_at)
@@ -154,6 +154,12 @@ class Slots:
     def _arm_sweep(self, put_at: float) -> None:
         if self._read_ahead and self._sweep is None:
             self._sweep = self._clock.call_at(put_at + _STALE_SECONDS, self._swept)
+
+    def _open_slot(self, work: Work) -> None:
+        context = self._context.copy()
+        task = asyncio.get_running_loop().create_task(self._slot(work), context=context)
+        self._tasks.add(task)
+        task.add_done_callback(self._slot_ended)
 
     def _slot_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -165,6 +171,9 @@ class Slots:
         while True:
             started = self._clock.now()
             await self._run(work)
+            if self._has_leaked():
+                self._replace_slot(work, self._clock.now() - started)
+                return
             self._ended(work, self._clock.now() - started)
             if self._ready:
                 work = self._ready.popleft()
@@ -173,6 +182,23 @@ class Slots:
                 idle: asyncio.Future[Work] = loop.create_future()
                 self._idle.append(idle)
                 work = await idle
+
+    def _has_leaked(self) -> bool:
+        try:
+            return copy_context() != self._context
+        except Exception:  # noqa: BLE001 -- values of the user's own may refuse a comparison
+            return True
+
+    def _replace_slot(self, work: Work, seconds: float) -> None:
+        # A handler has set context variables: a login, say, that the next job must not see.
+        task = asyncio.current_task()
+        if task is not None:
+            self._tasks.discard(task)
+        self._ended(work, seconds)
+        if self._ready and len(self._tasks) < self.total:
+            following = self._ready.popleft()
+            self.running.add(following)
+            self._open_slot(following)
 
     def _ended(self, work: Work, seconds: float) -> None:
         self.running.discard(work)
@@ -254,13 +280,15 @@ class Slots:
             work.cancel("stop")
 
     async def aclose(self, patience: float) -> int:
-        """End the slots; how many did not end within ``patience`` seconds."""
+        """End the slots; how many handlers did not end within ``patience`` seconds."""
         if self._sweep is not None:
             self._sweep.cancel()
+        # A thread cannot be cancelled: its task ends, and it lives on.
+        in_threads = sum(not work.route.is_async for work in self.running)
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         if not tasks:
             return 0
         _, stuck = await asyncio.wait(tasks, timeout=patience)
-        return len(stuck)
+        return len(stuck) + in_threads

@@ -12,7 +12,7 @@ import click
 from brokerwq.cli.values import duration
 
 if TYPE_CHECKING:
-    from brokerwq.selection import Selection
+    from brokerwq.dead_letters.selection import Selection
 
 Verb: TypeAlias = Callable[..., None]
 
@@ -40,7 +40,7 @@ def selection_options(command: Verb) -> Verb:
         older_than: Fraction | None,
         **others: Any,
     ) -> None:
-        from brokerwq.selection import Selection
+        from brokerwq.dead_letters.selection import Selection
 
         selection = Selection(
             ids=frozenset(ids),
@@ -60,7 +60,7 @@ def require_choice(selection: Selection, *, everything: bool) -> None:
     Raises:
         click.UsageError: there is neither a choice nor ``--all``, or there are both.
     """
-    from brokerwq.selection import EVERYTHING
+    from brokerwq.dead_letters.selection import EVERYTHING
 
     if (selection == EVERYTHING) == everything:
         return

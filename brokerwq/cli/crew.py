@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from brokerwq.cli.failure import ExitCode, say
@@ -48,7 +48,6 @@ class Member:
     deaths: int = 0
     deaths_at_start: int = 0
     code: int | None = None
-    report: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def pid(self) -> int:
@@ -60,7 +59,6 @@ class Member:
         self.state = str(news.get("state", self.state))
         self.reasons = tuple(news.get("reasons", self.reasons))
         self.was_ready = self.was_ready or self.state == "ready"
-        self.report = news.get("report", self.report)
 
     def signal(self, number: int) -> None:
         """Send a signal to the process, if it still lives."""
@@ -91,7 +89,6 @@ class Crew:
         on_news: News = _no_news,
     ) -> None:
         self.members = [Member(number) for number in range(1, count + 1)]
-        self.restarts = 0
         self._command = command
         self._grace = grace
         self._until_done = until_done
@@ -183,7 +180,6 @@ class Crew:
         pause = 0.0
         if member.deaths > 1:
             pause = min(_FIRST_PAUSE * 2.0 ** min(member.deaths - 2, 10), _LONGEST_PAUSE)
-        self.restarts += 1
         when = f" in {pause:g} s" if pause else ""
         say(f"process {member.number} {how} after {lived:.1f} s; starting another{when}")
         return pause

@@ -18,7 +18,7 @@ from brokerwq.errors import ConfigError
 
 if TYPE_CHECKING:
     from brokerwq.dead_letters import DeadLetters, Group, Report
-    from brokerwq.selection import DeadLetter, Selection
+    from brokerwq.dead_letters.selection import DeadLetter, Selection
 
 Verb: TypeAlias = Callable[..., None]
 
@@ -183,14 +183,14 @@ def groups(*, graveyard: Graveyard, selection: Selection, json_: bool) -> None:
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
 def show(*, graveyard: Graveyard, message_id: str, json_: bool) -> None:
     """Show one of them whole."""
-    from brokerwq.selection import Selection
+    from brokerwq.dead_letters.selection import Selection
 
     found, _ = run_async(lambda: _find(graveyard, Selection(ids=frozenset({message_id})), 1))
     if not found:
         msg = f"there is no message {message_id!r:.200} in {graveyard.name}"
         raise ConfigError(msg)
     if json_:
-        from brokerwq.export import record_of
+        from brokerwq.dead_letters.export import record_of
 
         as_json({**_letter_json(found[0]), **record_of(found[0].message)})
     else:

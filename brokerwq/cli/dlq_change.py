@@ -18,8 +18,8 @@ from brokerwq.errors import EnvelopeError
 
 if TYPE_CHECKING:
     from brokerwq.dead_letters import Report
+    from brokerwq.dead_letters.selection import Selection
     from brokerwq.message import Message
-    from brokerwq.selection import Selection
 
 MAX_FAILURES_SHOWN = 10
 
@@ -115,7 +115,7 @@ def export(*, graveyard: Graveyard, selection: Selection, limit: int | None, fil
 
     To FILE, or to standard output; they also stay where they are.
     """
-    from brokerwq.export import line_of
+    from brokerwq.dead_letters.export import line_of
 
     async def write() -> Report:
         async with graveyard.opened() as letters:
@@ -164,7 +164,7 @@ def import_(*, graveyard: Graveyard, file: IO[str], dry_run: bool) -> None:
 
 
 def _message(line: str, number: int) -> Message:
-    from brokerwq.export import message_of
+    from brokerwq.dead_letters.export import message_of
 
     try:
         return message_of(line)

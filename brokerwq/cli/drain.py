@@ -87,7 +87,8 @@ def drain(
         else:
             click.echo(summary(record))
         if not record["drained"] and not code:
-            say("the time was up before the queues were empty")
+            why = "stopped" if by is None else "the time was up, or it was stopped,"
+            say(f"{why} before the queues were empty")
     if code or record["dead"] or not record["drained"]:
         raise FinishedWithError(code or ExitCode.DEAD_LETTERS)
 

@@ -149,8 +149,8 @@ def peek(*, queue: str, url: str | None, app_spec: str | None, limit: int, json_
 
 
 async def _peek(target: Target, queue: str, limit: int) -> list[Delivery]:
+    from brokerwq.dead_letters.sweep import Sweep
     from brokerwq.driver import QueueSpec
-    from brokerwq.sweep import Sweep
 
     spec = QueueSpec(name=queue, dead_letter=target.dead_letter_queue(queue), declare="never")
     deliveries: list[Delivery] = []
@@ -164,7 +164,7 @@ async def _peek(target: Target, queue: str, limit: int) -> list[Delivery]:
 
 
 def _delivery_json(delivery: Delivery) -> dict[str, object]:
-    from brokerwq.export import record_of
+    from brokerwq.dead_letters.export import record_of
 
     message = delivery.message
     return {

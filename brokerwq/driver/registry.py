@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
-from urllib.parse import urlsplit
 
 from brokerwq.driver.adapter import Adapter
 from brokerwq.errors import AdapterMissingError, ConfigError
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 GROUP = "brokerwq.adapters"
 
 AnyAdapter: TypeAlias = Adapter[Any]
+
+_SLASH_OR_LATER = re.compile(r"[/?#]")
 
 
 def scheme_of(url: str) -> str:
@@ -79,19 +81,23 @@ def _entry_points() -> Sequence[EntryPoint]:
 
 
 def redacted(url: str) -> str:
-    """``url`` without its password and without option values, fit for a log."""
-    try:
-        parts = urlsplit(url)
-        host = parts.netloc.rpartition("@")[2]
-    except ValueError:
-        return "(unreadable URL)"
-    user = (
-        f"{parts.username}:***@"
-        if parts.password is not None and parts.username
-        else ("***@" if "@" in parts.netloc else "")
-    )
-    query = "&".join(f"{option.partition('=')[0]}=***" for option in parts.query.split("&"))
-    return f"{parts.scheme}://{user}{host}{parts.path}" + (f"?{query}" if parts.query else "")
+    """``url`` without its password and without option values, fit for a log.
+
+    Errs on the safe side: a password with a ``/``, ``?`` or ``#`` that somebody forgot to write
+    as ``%2F`` and the like is taken for one, though the URL then means something else.
+    """
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        scheme, rest = "", url
+    authority = _SLASH_OR_LATER.split(rest, maxsplit=1)[0]
+    user = ""
+    if "@" in rest and (not separator or "@" in authority or ":" in authority):
+        login, _, rest = rest.rpartition("@")
+        name, colon, _ = login.partition(":")
+        user = f"{name}:***@" if name and colon else "***@"
+    path, mark, query = rest.partition("#")[0].partition("?")
+    options = "&".join(f"{option.partition('=')[0]}=***" for option in query.split("&"))
+    return f"{scheme.lower()}{separator}{user}{path}" + (f"?{options}" if mark and query else "")
 
 
 def _is_adapter(loaded: object) -> TypeGuard[AnyAdapter]:

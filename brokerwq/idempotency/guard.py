@@ -11,10 +11,11 @@ from typing import Any, Final, cast
 from brokerwq._runtime.guard import Admission, Skip
 from brokerwq.clock import Clock
 from brokerwq.errors import ConfigError
-from brokerwq.events import Event
+from brokerwq.events import Event, Instrumentation
 from brokerwq.idempotency import outbox
 from brokerwq.idempotency.admissions import Desk, LeaseTxAdmission, MarkerAdmission, TxAdmission
 from brokerwq.idempotency.keys import NoKeyError, digest_of, payload_digest
+from brokerwq.idempotency.open import open_store
 from brokerwq.idempotency.record import (
     Answer,
     Busy,
@@ -42,25 +43,25 @@ class Guards:
     """Makes the guards of one app.
 
     Args:
-        store: The app's store.
+        store: The app's store, or its URL.
         app: The app's name.
         clock: Time.
-        emit: Told of trouble with records.
+        instrumentation: Told of trouble with records.
         send_one: Sends a message to a queue, after so many seconds.
     """
 
     def __init__(
         self,
-        store: Store,
+        store: Store | str,
         app: str | None,
         clock: Clock,
-        emit: Callable[[Event], object],
+        instrumentation: Instrumentation | None,
         send_one: outbox.SendOne,
     ) -> None:
-        self._store = store
+        self.store: Store = open_store(store, clock=clock) if isinstance(store, str) else store
         self._app = app
         self._clock = clock
-        self._emit = emit
+        self._instrumentation = instrumentation
         self._send_all = outbox.each_by(send_one)
 
     def __call__(
@@ -85,21 +86,25 @@ class Guards:
             )
             raise ConfigError(msg)
         if once.has_tx:
-            store = self._store
+            store = self.store
             if not isinstance(store, TransactionalStore):
                 msg = f'once="{once.strategy}" needs a database that the work is done in, not '
                 raise ConfigError(msg + store.name)
             if not is_async and not store.takes_threads:
                 msg = f"write async def: the connections of {store.name} belong to its loop"
                 raise ConfigError(msg)
-        desk = Desk(self._store, once, self._clock, self._emit, self.relay)
+        desk = Desk(self.store, once, self._clock, self._emit, self.relay)
         scope = (self._app, worker)
         return StoreGuard(desk, scope, key_version, read_key)
 
+    def _emit(self, event: Event) -> None:
+        if self._instrumentation is not None:
+            self._instrumentation.emit(event)
+
     async def relay(self) -> int:
         """Send what is in the outbox."""
-        if isinstance(self._store, TransactionalStore):
-            return await outbox.relay(self._store, self._send_all)
+        if isinstance(self.store, TransactionalStore):
+            return await outbox.relay(self.store, self._send_all)
         return 0
 
 

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from brokerwq.clock import Clock
 from brokerwq.driver.capabilities import Capabilities
 from brokerwq.driver.protocol import Consumer, Delivery, Driver, QueueSpec, Results
 from brokerwq.errors import DriverError, LeaseLostError, QueueNotFoundError
@@ -102,13 +103,13 @@ class Bench:
     """
 
     def __init__(self, harness: Harness, driver: Driver, stack: AsyncExitStack) -> None:
-        self.harness = harness
-        self.driver = driver
-        self.clock = harness.clock
-        self.lease = harness.shortest_lease
-        self.delay = harness.delay
-        self.patience = harness.patience
-        self.calm_lease = min(max(_CALM_LEASE, 6 * self.patience), self.can.max_lease)
+        self.harness: Harness = harness
+        self.driver: Driver = driver
+        self.clock: Clock = harness.clock
+        self.lease: float = harness.shortest_lease
+        self.delay: float = harness.delay
+        self.patience: float = harness.patience
+        self.calm_lease: float = min(max(_CALM_LEASE, 6 * self.patience), self.can.max_lease)
         self._stack = stack
         self._token = secrets.token_hex(5)
         self._numbers = itertools.count(1)

@@ -41,7 +41,7 @@ class FakeTimer:
         on_cancel: Callable[[], None],
     ) -> None:
         self.callback: Callable[[], object] | None = callback
-        self.loop = loop
+        self.loop: asyncio.AbstractEventLoop | None = loop
         self._context = contextvars.copy_context()
         self._on_cancel = on_cancel
 

@@ -107,8 +107,8 @@ class FaultyConsumer:
     """A consumer whose calls go wrong as ``faults`` says; see ``FaultyDriver``."""
 
     def __init__(self, inner: Consumer, faults: Faults) -> None:
-        self.inner = inner
-        self.faults = faults
+        self.inner: Consumer = inner
+        self.faults: Faults = faults
 
     @property
     def lease(self) -> float:
@@ -192,8 +192,8 @@ class FaultyDriver:
     """
 
     def __init__(self, inner: Driver, faults: Faults | None = None) -> None:
-        self.inner = inner
-        self.faults = Faults() if faults is None else faults
+        self.inner: Driver = inner
+        self.faults: Faults = Faults() if faults is None else faults
 
     @property
     def capabilities(self) -> Capabilities:

@@ -96,7 +96,7 @@ class FakeJob(Job):
             raw=message.raw,
             deadline=deadline,
         )
-        self.port = port
+        self.port: FakePort = port
 
     @property
     def lease(self) -> FakeLease:

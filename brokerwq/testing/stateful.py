@@ -47,26 +47,26 @@ QUEUES = (WORK.name, DEAD)
 # The clock shows whole seconds and every lease and delay ends on a half one, so that no moment
 # is the very end of anything: which side of it counts, brokers may choose.
 LEASE = 10.5
-delays = st.sampled_from((0.0, 0.0, 0.0, 1.5, 5.5, 20.5, 3600.5))
-extensions = st.sampled_from((0.5, 0.5, 3.5, 30.5))
-steps = st.sampled_from((1, 1, 2, 4, 9, 11, 40))
-jumps = st.sampled_from((-7200, -3, 3, 7200))
-moments = st.none() | st.sampled_from(
+_delays = st.sampled_from((0.0, 0.0, 0.0, 1.5, 5.5, 20.5, 3600.5))
+_extensions = st.sampled_from((0.5, 0.5, 3.5, 30.5))
+_steps = st.sampled_from((1, 1, 2, 4, 9, 11, 40))
+_jumps = st.sampled_from((-7200, -3, 3, 7200))
+_moments = st.none() | st.sampled_from(
     (datetime(2031, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC), datetime(1999, 1, 1, tzinfo=UTC))
 )
-marks = st.builds(
+_marks = st.builds(
     Mark,
     attempts=st.integers(0, 9),
     suspect=st.booleans(),
-    unknown_since=moments,
-    not_before=moments,
+    unknown_since=_moments,
+    not_before=_moments,
     snoozed=st.sampled_from((0.0, 0.125, 86_400.0)),
 )
-picks = st.lists(st.integers(0, 2) | st.integers(0, 11), min_size=1, max_size=4)
-seats = st.sampled_from((0, 0, 1, 1, 2))  # the last one is at the dead-letter queue
-tears = st.sampled_from(("purge", "quiesce", "consumer", "consumer", "driver", "wall", "wall"))
-bodies = st.sampled_from((b"", b"\x00\xff", b"text", b"x" * 5000))
-batches = st.lists(st.tuples(bodies, delays), max_size=4)
+_picks = st.lists(st.integers(0, 2) | st.integers(0, 11), min_size=1, max_size=4)
+_seats = st.sampled_from((0, 0, 1, 1, 2))  # the last one is at the dead-letter queue
+_tears = st.sampled_from(("purge", "quiesce", "consumer", "consumer", "driver", "wall", "wall"))
+_bodies = st.sampled_from((b"", b"\x00\xff", b"text", b"x" * 5000))
+_batches = st.lists(st.tuples(_bodies, _delays), max_size=4)
 
 
 @dataclass
@@ -135,7 +135,7 @@ class BrokerMachine(RuleBasedStateMachine):
             self.send(0, [(b"begin", 0.0)] * min(count, 4))
         self.claim(0, count)
 
-    @rule(driver=st.integers(0, 1), items=batches)
+    @rule(driver=st.integers(0, 1), items=_batches)
     def send(self, driver: int, items: list[tuple[bytes, float]]) -> None:
         """Send a few messages."""
         messages = [
@@ -148,7 +148,7 @@ class BrokerMachine(RuleBasedStateMachine):
         for message, delay in zip(messages, waits, strict=True):
             self._model.send(WORK.name, message, delay, self._at)
 
-    @rule(who=seats, most=st.integers(1, 4))
+    @rule(who=_seats, most=st.integers(1, 4))
     def claim(self, who: int, most: int) -> None:
         """Claim; a quiesced consumer gets nothing, any other all that there is."""
         seat = self._seats[who]
@@ -188,7 +188,7 @@ class BrokerMachine(RuleBasedStateMachine):
         return done
 
     @precondition(_has_claimed)
-    @rule(who=seats, picked=picks)
+    @rule(who=_seats, picked=_picks)
     def ack(self, who: int, picked: list[int]) -> None:
         """Ack a batch in which some leases may have ended."""
         seat, held = self._picked(who, picked)
@@ -196,7 +196,7 @@ class BrokerMachine(RuleBasedStateMachine):
             self._model.ack(held[nth])
 
     @precondition(_has_claimed)
-    @rule(who=seats, picked=picks, seconds=extensions)
+    @rule(who=_seats, picked=_picks, seconds=_extensions)
     def extend(self, who: int, picked: list[int], seconds: float) -> None:
         """Extend a batch in which some leases may have ended."""
         seat, held = self._picked(who, picked)
@@ -204,7 +204,7 @@ class BrokerMachine(RuleBasedStateMachine):
             self._model.extend(held[nth], seconds, self._at)
 
     @precondition(_has_claimed)
-    @rule(who=seats, picked=picks, waits=st.lists(delays, min_size=4, max_size=4))
+    @rule(who=_seats, picked=_picks, waits=st.lists(_delays, min_size=4, max_size=4))
     def release(self, who: int, picked: list[int], waits: list[float]) -> None:
         """Release a batch in which some leases may have ended, each with its own delay."""
         seat, held = self._picked(who, picked)
@@ -214,10 +214,10 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @precondition(_has_claimed)
     @rule(
-        who=seats,
-        picked=picks,
-        waits=st.lists(delays, min_size=4, max_size=4),
-        notes=st.lists(marks, min_size=4, max_size=4),
+        who=_seats,
+        picked=_picks,
+        waits=st.lists(_delays, min_size=4, max_size=4),
+        notes=st.lists(_marks, min_size=4, max_size=4),
     )
     def put_back(self, who: int, picked: list[int], waits: list[float], notes: list[Mark]) -> None:
         """Put a batch back in which some leases may have ended, each with its own mark."""
@@ -228,7 +228,7 @@ class BrokerMachine(RuleBasedStateMachine):
             self._model.put_back(held[nth], waits[nth], notes[nth], self._at)
 
     @precondition(_at_work)
-    @rule(who=seats, picked=picks, reason=st.sampled_from(("failed", "Ärger")))
+    @rule(who=_seats, picked=_picks, reason=st.sampled_from(("failed", "Ärger")))
     def dead_letter(self, who: int, picked: list[int], reason: str) -> None:
         """Dead-letter a batch in which some leases may have ended."""
         seat, held = self._picked(who, picked, seats=2)
@@ -237,12 +237,12 @@ class BrokerMachine(RuleBasedStateMachine):
         for nth in self._settled(held, results):
             self._model.dead_letter(held[nth], notes[nth], DEAD, self._at)
 
-    @rule(seconds=steps)
+    @rule(seconds=_steps)
     def advance(self, seconds: int) -> None:
         """Let time pass."""
         self._clock.advance(seconds)
 
-    @rule(kind=tears, who=seats, jump=jumps)
+    @rule(kind=_tears, who=_seats, jump=_jumps)
     def disturb(self, kind: str, who: int, jump: int) -> None:
         """Purge, quiesce or close a consumer, close a driver, or set the wall clock."""
         seat = self._seats[who]

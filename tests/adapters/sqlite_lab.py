@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from brokerwq_sqlite import adapter
 
@@ -39,7 +40,7 @@ class Lab:
 
     @property
     def url(self) -> str:
-        return f"sqlite:///{self.path}"
+        return f"sqlite:///{quote(str(self.path))}"
 
     def build(self, options: str = "", clock: Clock = SYSTEM_CLOCK) -> Driver:
         return adapter.build(adapter.parse_url(self.url + options), clock)

@@ -85,8 +85,8 @@ async def test_what_waits_together_is_committed_together(lab: Lab) -> None:
     ("statement", "error"),
     [
         ("INSERT INTO nowhere VALUES (1)", ProtocolError),
-        ("INSERT INTO message (seq) VALUES (NULL)", DriverError),
-        ("INSERT INTO queue (name) VALUES (NULL)", DriverError),
+        ("INSERT INTO message (seq) VALUES (NULL)", ProtocolError),
+        ("PRAGMA max_page_count = 1; INSERT INTO note VALUES ('x')", DriverError),
     ],
 )
 async def test_one_that_fails_does_not_spoil_the_others_of_its_group(
@@ -121,6 +121,7 @@ async def test_a_bug_in_one_operation_is_an_answer_and_not_the_end_of_the_thread
             await engine.call(lambda _, __: 1 // 0, writes=True)
 
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
+        assert not caught.value.retryable
         assert await engine.call(lambda _, __: "alive") == "alive"
 
 

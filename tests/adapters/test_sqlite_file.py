@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import shutil
@@ -27,7 +28,7 @@ from brokerwq.errors import (
     TransientError,
 )
 from brokerwq.message import Message
-from tests.adapters.sqlite_lab import QUEUE, Lab, ids, messages, send
+from tests.adapters.sqlite_lab import QUEUE, Lab, ids, messages, send, until_parked
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
 
@@ -38,6 +39,27 @@ async def test_messages_survive_everybody_leaving(lab: Lab) -> None:
 
     async with lab.consumer() as (_, consumer):
         assert ids(await consumer.claim(10, 0)) == ["1", "2"]
+
+
+@pytest.mark.parametrize("name", ["a b.db", "50%.db", "who?.db", "#1&mode=ro.db", "ü😀.db"])
+async def test_any_file_name_will_do(tmp_path: Path, name: str) -> None:
+    lab = Lab(tmp_path / name)
+    async with lab.driver():
+        assert lab.path.exists()
+
+    assert list(lab.path.parent.iterdir()) == [lab.path]
+
+
+async def test_a_link_to_the_file_is_the_file(lab: Lab) -> None:
+    async with lab.consumer() as (driver, consumer):
+        link = lab.path.with_name("link.db")
+        link.symlink_to(lab.path)
+        waiting = asyncio.ensure_future(consumer.claim(1, 10))
+        await until_parked(driver)
+        async with Lab(link).driver() as other:
+            await send(other, "1")
+
+        assert ids(await waiting) == ["1"]
 
 
 async def test_an_empty_file_becomes_a_database(lab: Lab) -> None:

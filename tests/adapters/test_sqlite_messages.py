@@ -368,6 +368,14 @@ async def test_the_whole_message_comes_back_as_it_was_sent(lab: Lab) -> None:
         assert not empty.defect
 
 
+@pytest.mark.parametrize("count", [0, -1])
+async def test_a_claim_of_no_messages_takes_none(lab: Lab, count: int) -> None:
+    async with lab.consumer() as (driver, consumer):
+        await send(driver, "1", "2")
+
+        assert not await consumer.claim(count, 0)
+
+
 async def test_a_cancelled_claim_gives_back_what_it_took_uncounted(
     lab: Lab,
 ) -> None:

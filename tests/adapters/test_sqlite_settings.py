@@ -84,7 +84,7 @@ def test_the_url_goes_before_the_environment_and_that_before_the_default(
         "NORMAL",
         9.0,
         False,
-        0.02,
+        0.025,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -12,12 +13,16 @@ from typing import Any, TypeVar
 
 from brokerwq import App, Message, QueueSpec, QueueStats, Runner, RunReport
 from brokerwq.clock import SYSTEM_CLOCK, Clock
-from brokerwq.driver import dead_letter_name
+from brokerwq.driver import Driver, dead_letter_name
 from brokerwq.events import Event
 from brokerwq.testing import FakeClock
+from brokerwq.testing.faults import Faults, FaultyDriver
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)
+
+ROOT = Path(__file__).parents[2]
+"""Where ``tests`` can be imported from."""
 
 PATIENCE = 20.0
 """Seconds of the machine's time for which a test waits for what must happen."""
@@ -48,6 +53,11 @@ class Place:
         """A new app on the broker; apps of one place share its messages."""
         app = App(self.url, clock=self.clock, telemetry=self.events, **keywords)
         self.apps.append(app)
+        return app
+
+    def faulty_app(self, faults: Faults, **keywords: Any) -> FaultyApp:
+        app = FaultyApp(self.url, faults, clock=self.clock, telemetry=self.events, **keywords)
+        self.apps += [app, app.well]
         return app
 
     async def aclose(self) -> None:
@@ -122,6 +132,21 @@ class Running:
         await self.place.until(self.task.done, step=0.25)
 
 
+class FaultyApp(App):
+    """An app whose runner's calls to the broker go wrong as ``faults`` says.
+
+    What the test itself sends and looks at goes well.
+    """
+
+    def __init__(self, url: str, faults: Faults, **keywords: Any) -> None:
+        super().__init__(url, **keywords)
+        self.faults = faults
+        self.well = App(url, clock=self.clock)
+
+    def build_driver(self) -> Driver:
+        return FaultyDriver(super().build_driver(), self.faults)
+
+
 class Gauge:
     """How many are inside at once, and how many were at most."""
 
@@ -175,6 +200,12 @@ async def reasons(app: App, queue: str) -> list[str]:
 
 async def declare(app: App, queue: str, **properties: Any) -> None:
     await app.broker().declare(QueueSpec(name=queue, **properties))
+
+
+async def send(app: App, queue: str, type_: str, **fields: Any) -> str:
+    """Send as a producer in another language might."""
+    body = json.dumps(fields).encode()
+    return await app.broker().send(queue, body, type=type_, content_type="application/json")
 
 
 async def send_raw(app: App, queue: str, *messages: Message, delay: float = 0.0) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -113,3 +115,13 @@ def test_a_batch_with_a_killed_runner_and_a_broken_file_loses_nothing(tmp_path: 
     assert "0 lost: 61 files = 60 thumbnails + 1 dead letters" in program.said
     assert "1 (1 not-an-image: broken.jpg)" in program.said
     assert len(list((tmp_path / "out" / "thumbnails").glob("*.jpg"))) == 60
+
+
+def test_without_pillow_the_demo_says_how_to_get_it(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['PIL'] = None; from brokerwq.cli import main; main(['demo'])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+
+    assert done.stderr == "brokerwq: the demo needs Pillow: pip install 'brokerwq[demo]'\n"
+    assert list(tmp_path.iterdir()) == []

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from brokerwq.driver import Capabilities
-from tests.contract.sound import SOUND, SoundConsumer, SoundDriver
+from tests.contract.sound import SoundConsumer, SoundDriver
+from tests.contract.sound_capabilities import SOUND
 
 EVERYTHING = SOUND["all that there is"]
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from brokerwq.driver import Delivery, Mark
-from brokerwq.errors import DriverError
+from brokerwq.errors import DriverError, TransientError
 from tests.contract.broken import consumer
-from tests.contract.sound import SOUND, SoundConsumer
+from tests.contract.sound import SoundConsumer
+from tests.contract.sound_capabilities import SOUND
 from tests.contract.sound_fifo import FIFO
 
 
@@ -20,7 +22,11 @@ class GreedyClaim(SoundConsumer):
         return await super().claim(2 * max_items, wait)
 
 
-@consumer("claiming.a_claim_waits_as_long_as_it_may", "claiming.a_waiting_claim_is_woken_by_a_send")
+@consumer(
+    "claiming.a_claim_waits_as_long_as_it_may",
+    "claiming.a_waiting_claim_is_woken_by_a_send",
+    "claiming.a_wait_beyond_the_longest_is_taken",
+)
 class ImpatientClaim(SoundConsumer):
     async def claim(self, max_items: int, wait: float, /) -> Sequence[Delivery]:
         return await super().claim(max_items, 0.0)
@@ -39,7 +45,11 @@ class SleepyClaim(SoundConsumer):
         return await super().claim(max_items, 0.0)
 
 
-@consumer("failures.an_outage_is_an_error", "failures.an_outage_ends_a_waiting_claim")
+@consumer(
+    "failures.an_outage_is_an_error",
+    "failures.an_outage_ends_a_waiting_claim",
+    "failures.a_cut_does_not_look_like_an_empty_queue",
+)
 class DeafClaim(SoundConsumer):
     async def claim(self, max_items: int, wait: float, /) -> Sequence[Delivery]:
         try:
@@ -48,7 +58,10 @@ class DeafClaim(SoundConsumer):
             return []
 
 
-@consumer("claiming.a_cancelled_claim_strands_nothing")
+@consumer(
+    "claiming.a_cancelled_claim_strands_nothing",
+    "claiming.a_claim_cancelled_before_it_starts_takes_nothing",
+)
 class StrandingClaim(SoundConsumer):
     async def claim(self, max_items: int, wait: float, /) -> Sequence[Delivery]:
         return await asyncio.shield(asyncio.ensure_future(super().claim(max_items, wait)))
@@ -136,8 +149,13 @@ class IdleClose(SoundConsumer):
     "lifecycle.closing_a_driver_gives_back_what_it_held",
 )
 class AckingClose(SoundConsumer):
-    async def cut(self) -> None:
-        await self.inner.ack(list(self.held))
+    is_closed = False
+
+    async def aclose(self) -> None:
+        if not self.is_closed:
+            self.is_closed = True
+            await self.inner.ack(list(self.held))
+        await super().aclose()
 
 
 @consumer("leases.a_held_message_stays_with_its_connection", can=SOUND["connection"])
@@ -167,3 +185,43 @@ class EndlessWait(SoundConsumer):
 )
 class OrderIsForgotten(SoundConsumer):
     """Over a broker that keeps no order."""
+
+
+@consumer("claiming.an_empty_queue_brings_nothing")
+class EmptyIsAnError(SoundConsumer):
+    async def claim(self, max_items: int, wait: float, /) -> Sequence[Delivery]:
+        if got := await super().claim(max_items, wait):
+            return got
+        raise TransientError("nothing there")
+
+
+@consumer("leases.receives_survive_a_crash")
+class CountsForItself(SoundConsumer):
+    """Counts receives where a crash forgets them."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.counts: Counter[str] = Counter()
+
+    def _received(self, delivery: Delivery) -> Delivery:
+        self.counts[delivery.message.id] += 1
+        return replace(delivery, receives=self.counts[delivery.message.id])
+
+
+@consumer("lifecycle.quiesce_strands_nothing_that_just_arrives")
+class OpenPoll(SoundConsumer):
+    """Ends a claim when it is quiesced, but not the request that waits for it."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.is_over = asyncio.Event()
+
+    async def claim(self, max_items: int, wait: float, /) -> Sequence[Delivery]:
+        polling = asyncio.ensure_future(super().claim(max_items, wait))
+        over = asyncio.ensure_future(self.is_over.wait())
+        await asyncio.wait({polling, over}, return_when=asyncio.FIRST_COMPLETED)
+        over.cancel()
+        return polling.result() if polling.done() else []
+
+    async def quiesce(self) -> None:
+        self.is_over.set()

@@ -1,4 +1,4 @@
-"""Drivers that are broken outside their consumers."""
+"""Drivers that are broken outside their consumers and their send."""
 
 from __future__ import annotations
 
@@ -17,206 +17,11 @@ from brokerwq.driver import (
     QueueStats,
     Results,
 )
-from brokerwq.errors import (
-    BrokerwqError,
-    ConnectionLostError,
-    DriverError,
-    MessageTooLargeError,
-    QueueNotFoundError,
-    UnsupportedError,
-)
+from brokerwq.errors import BrokerwqError, ConnectionLostError, DriverError, QueueNotFoundError
 from brokerwq.message import Message
 from tests.contract.broken import driver
-from tests.contract.sound import SOUND, SoundDriver
-
-
-class Garbling(SoundDriver):
-    """Sends every message as ``garbled`` makes it."""
-
-    def garbled(self, message: Message) -> Message:
-        return message
-
-    async def send(
-        self, queue: str, messages: Sequence[Message], delays: Sequence[float], /
-    ) -> Results:
-        return await super().send(queue, [self.garbled(item) for item in messages], delays)
-
-
-@driver("envelope.every_byte_comes_back", "envelope.no_body_is_misread")
-class TextOnlyBody(Garbling):
-    def garbled(self, message: Message) -> Message:
-        return replace(message, body=message.body.decode(errors="replace").encode())
-
-
-@driver("envelope.no_body_is_misread")
-class GuessedBase64(Garbling):
-    def garbled(self, message: Message) -> Message:
-        return replace(message, body=b"par") if message.body == b"cGFy" else message
-
-
-@driver("envelope.header_names_keep_their_case", "envelope.odd_header_names_come_back")
-class LowerCaseHeaders(Garbling):
-    def garbled(self, message: Message) -> Message:
-        return replace(
-            message, headers={name.lower(): text for name, text in message.headers.items()}
-        )
-
-
-@driver("envelope.forty_headers_come_back")
-class TenHeaders(Garbling):
-    def garbled(self, message: Message) -> Message:
-        return replace(message, headers=dict(list(message.headers.items())[:10]))
-
-
-@driver("envelope.odd_header_values_come_back", "envelope.a_message_can_travel_twice")
-class AsciiHeaders(Garbling):
-    def garbled(self, message: Message) -> Message:
-        return replace(
-            message,
-            headers={
-                name: text.encode("ascii", "ignore").decode()
-                for name, text in message.headers.items()
-            },
-        )
-
-
-@driver("envelope.empty_texts_are_not_absent")
-class EmptyIsAbsent(Garbling):
-    def garbled(self, message: Message) -> Message:
-        headers = {name: text for name, text in message.headers.items() if text}
-        return replace(message, key=message.key or None, headers=headers)
-
-
-@driver("envelope.what_was_not_set_stays_so")
-class DefaultType(Garbling):
-    def garbled(self, message: Message) -> Message:
-        return replace(message, type=message.type or "message")
-
-
-@driver("envelope.every_field_comes_back", "dead_letters.a_dead_letter_can_be_sent_back")
-class ForgottenFields(Garbling):
-    def garbled(self, message: Message) -> Message:
-        return replace(message, redrives=0)
-
-
-@driver("envelope.every_field_comes_back")
-class WholeSeconds(Garbling):
-    def garbled(self, message: Message) -> Message:
-        if message.created_at is None:
-            return message
-        return replace(message, created_at=message.created_at.replace(second=0, microsecond=0))
-
-
-@driver("delays.each_sent_message_has_its_own_delay")
-class OneDelayForAll(SoundDriver):
-    async def send(
-        self, queue: str, messages: Sequence[Message], delays: Sequence[float], /
-    ) -> Results:
-        return await super().send(queue, messages, [max(delays, default=0.0)] * len(delays))
-
-
-@driver(
-    "delays.each_sent_message_has_its_own_delay",
-    "delays.a_send_delay_of_ten_years_is_kept",
-)
-class EarlyBird(SoundDriver):
-    async def send(
-        self, queue: str, messages: Sequence[Message], delays: Sequence[float], /
-    ) -> Results:
-        return await super().send(queue, messages, [delay / 10**9 for delay in delays])
-
-
-@driver("delays.a_send_delay_above_the_limit_is_refused", can=SOUND["unfenced"])
-class ClampedDelay(SoundDriver):
-    async def send(
-        self, queue: str, messages: Sequence[Message], delays: Sequence[float], /
-    ) -> Results:
-        most = self.capabilities.max_send_delay
-        return await super().send(queue, messages, [min(delay, most) for delay in delays])
-
-
-@driver("sending.a_message_too_large_is_refused_alone", can=SOUND["unfenced"])
-class TooLargeSpoilsAll(SoundDriver):
-    async def send(
-        self, queue: str, messages: Sequence[Message], delays: Sequence[float], /
-    ) -> Results:
-        for result in (results := await super().send(queue, messages, delays)):
-            if isinstance(result, MessageTooLargeError):
-                raise result
-        return results
-
-
-@driver("sending.the_largest_message_arrives_whole", can=SOUND["unfenced"])
-class HalfTheSize(SoundDriver):
-    def _refusal(self, message: Message, delay: float) -> DriverError | None:
-        if len(message.body) > self.capabilities.max_message_bytes / 2:
-            return MessageTooLargeError("too large")
-        return super()._refusal(message, delay)
-
-
-@driver("sending.what_send_confirmed_is_there", "sending.a_full_batch_is_sent")
-class DroppedSend(SoundDriver):
-    async def send(
-        self, queue: str, messages: Sequence[Message], delays: Sequence[float], /
-    ) -> Results:
-        return [None] * len(messages)
-
-
-@driver("sending.what_send_confirmed_outlives_its_connection")
-class SendLater(SoundDriver):
-    """Answers when the message is written, not when it is kept; closing forgets it."""
-
-    later: asyncio.Task[object] | None = None
-
-    async def send(
-        self, queue: str, messages: Sequence[Message], delays: Sequence[float], /
-    ) -> Results:
-        async def send() -> None:
-            await self.broker.clock.sleep(0.001)
-            await self.inner.send(queue, messages, delays)
-
-        self.later = asyncio.ensure_future(send())
-        await self.broker.clock.sleep(0)
-        return [None] * len(messages)
-
-    async def aclose(self) -> None:
-        if self.later is not None:
-            self.later.cancel()
-        await super().aclose()
-
-
-@driver("sending.sends_may_run_at_the_same_time", "sending.one_id_may_be_stored_twice")
-class SendTwice(SoundDriver):
-    async def send(
-        self, queue: str, messages: Sequence[Message], delays: Sequence[float], /
-    ) -> Results:
-        await super().send(queue, messages, delays)
-        await super().send(queue, messages, delays)
-        raise UnsupportedError("answer lost")
-
-
-@driver("sending.one_id_may_be_stored_twice")
-class Deduplicating(SoundDriver):
-    async def send(
-        self, queue: str, messages: Sequence[Message], delays: Sequence[float], /
-    ) -> Results:
-        seen = self.broker.seen
-        new = [nth for nth, item in enumerate(messages) if (queue, item.id) not in seen]
-        seen.update((queue, item.id) for item in messages)
-        await super().send(queue, [messages[nth] for nth in new], [delays[nth] for nth in new])
-        return [None] * len(messages)
-
-
-@driver("sending.a_missing_queue_is_refused_and_not_made")
-class QueueOnTheWay(SoundDriver):
-    async def send(
-        self, queue: str, messages: Sequence[Message], delays: Sequence[float], /
-    ) -> Results:
-        try:
-            return await super().send(queue, messages, delays)
-        except QueueNotFoundError:
-            await self.declare(QueueSpec(name=queue))
-            return await super().send(queue, messages, delays)
+from tests.contract.sound import SoundDriver
+from tests.contract.sound_capabilities import SOUND
 
 
 @driver(
@@ -364,7 +169,7 @@ class ClampedLease(SoundDriver):
         return await super().consume(queue, lease=asked, prefetch=prefetch)
 
 
-@driver("leases.a_consumer_tells_its_lease")
+@driver("leases.a_consumer_tells_its_lease", "leases.a_lease_of_ten_years_is_granted")
 class FixedLease(SoundDriver):
     async def consume(self, queue: str, /, *, lease: float | None, prefetch: int) -> Consumer:
         return await super().consume(queue, lease=30.0, prefetch=prefetch)
@@ -433,7 +238,32 @@ class DurableAfterAll(SoundDriver):
         await super().open()
 
 
-@driver("failures.a_lost_connection_is_made_again")
+@driver("failures.a_lost_connection_is_made_again", "failures.a_consumer_outlives_its_connection")
 class CutForGood(SoundDriver):
     async def cut(self) -> None:
         await self.inner.aclose()
+
+
+@driver("leases.a_queues_own_lease_is_taken")
+class OwnLeaseIsIgnored(SoundDriver):
+    async def consume(self, queue: str, /, *, lease: float | None, prefetch: int) -> Consumer:
+        asked = 17.0 if lease is None else lease
+        return await super().consume(queue, lease=asked, prefetch=prefetch)
+
+
+@driver("dead_letters.the_dead_letter_queue_is_a_queue")
+class DeadLettersAreFinal(SoundDriver):
+    async def send(
+        self, queue: str, messages: Sequence[Message], delays: Sequence[float], /
+    ) -> Results:
+        if queue.endswith("-dead"):
+            raise QueueNotFoundError(queue)
+        return await super().send(queue, messages, delays)
+
+
+@driver("admin.declare_makes_both_queues")
+class IdleDeclare(SoundDriver):
+    async def declare(
+        self, spec: QueueSpec, /, *, check_only: bool = False
+    ) -> Sequence[Difference]:
+        return []

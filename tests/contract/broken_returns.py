@@ -8,10 +8,11 @@ from dataclasses import replace
 from brokerwq.driver import Delivery, Mark, Results
 from brokerwq.message import DeadLetterNote
 from tests.contract.broken import consumer
-from tests.contract.sound import SOUND, SoundConsumer, marked
+from tests.contract.sound import SoundConsumer, marked
+from tests.contract.sound_capabilities import SOUND
 
 
-@consumer("returning.a_release_counts")
+@consumer("returning.a_release_counts", "returning.a_released_message_is_unchanged")
 class UncountedRelease(SoundConsumer):
     async def release(self, deliveries: Sequence[Delivery], delays: Sequence[float], /) -> Results:
         return await self.put_back(deliveries, delays, [Mark()] * len(deliveries))
@@ -85,7 +86,9 @@ class AckThenCopy(SoundConsumer):
         return results
 
 
-@consumer("returning.a_cancelled_put_back_copies_nothing")
+@consumer(
+    "returning.a_cancelled_put_back_copies_nothing", "settling.a_repeated_put_back_is_harmless"
+)
 class UnshieldedCopy(SoundConsumer):
     async def put_back(
         self, deliveries: Sequence[Delivery], delays: Sequence[float], marks: Sequence[Mark], /
@@ -128,7 +131,10 @@ class OneNoteForAll(SoundConsumer):
         return await super().dead_letter(deliveries, list(notes[:1]) * len(notes))
 
 
-@consumer("dead_letters.a_cancelled_dead_letter_copies_nothing")
+@consumer(
+    "dead_letters.a_cancelled_dead_letter_copies_nothing",
+    "settling.a_repeated_dead_letter_is_harmless",
+)
 class DeadLetterInTwoSteps(SoundConsumer):
     async def dead_letter(
         self, deliveries: Sequence[Delivery], notes: Sequence[DeadLetterNote], /
@@ -161,3 +167,24 @@ class UnderstatedReturn(SoundConsumer):
         self, deliveries: Sequence[Delivery], delays: Sequence[float], marks: Sequence[Mark], /
     ) -> Results:
         return await self.inner.put_back(deliveries, delays, marks)
+
+
+@consumer("delays.a_release_delay_above_the_limit_is_refused", can=SOUND["unfenced"])
+class ClampedReleaseDelay(SoundConsumer):
+    async def release(self, deliveries: Sequence[Delivery], delays: Sequence[float], /) -> Results:
+        return await super().release(deliveries, [min(delay, 900.0) for delay in delays])
+
+
+@consumer("delays.a_release_delay_of_ten_years_is_kept")
+class ReleasedTooSoon(SoundConsumer):
+    async def release(self, deliveries: Sequence[Delivery], delays: Sequence[float], /) -> Results:
+        return await super().release(deliveries, [delay / 10**9 for delay in delays])
+
+
+@consumer("dead_letters.a_short_note_is_enough")
+class EmbellishedNotes(SoundConsumer):
+    async def dead_letter(
+        self, deliveries: Sequence[Delivery], notes: Sequence[DeadLetterNote], /
+    ) -> Results:
+        told = [replace(note, error=note.error or "unknown") for note in notes]
+        return await super().dead_letter(deliveries, told)

@@ -8,14 +8,17 @@ from typing import Any, ClassVar
 from brokerwq.driver import Delivery, Results
 from brokerwq.errors import CannotExtendError, LeaseLostError, UnsupportedError
 from tests.contract.broken import consumer
-from tests.contract.sound import SOUND, SoundConsumer
+from tests.contract.sound import SoundConsumer
+from tests.contract.sound_capabilities import SOUND
 
 
 def _done(items: Sequence[object]) -> Results:
     return [None] * len(items)
 
 
-@consumer("settling.an_acked_message_never_comes_back")
+@consumer(
+    "settling.an_acked_message_never_comes_back", "lifecycle.a_crash_in_a_batch_loses_nothing"
+)
 class ForgetfulAck(SoundConsumer):
     async def ack(self, deliveries: Sequence[Delivery], /) -> Results:
         return _done(deliveries)
@@ -51,6 +54,7 @@ class HushedLoss(SoundConsumer):
 
 
 consumer(
+    "lost_leases.an_extend_answers_for_each",
     "lost_leases.a_late_ack_is_refused",
     "lost_leases.a_late_extend_is_refused",
     "lost_leases.a_late_release_is_refused",
@@ -123,6 +127,14 @@ class RaisingForOne(SoundConsumer):
         return results
 
 
+@consumer("settling.an_empty_batch_is_no_settle")
+class EmptySettleFails(SoundConsumer):
+    async def release(self, deliveries: Sequence[Delivery], delays: Sequence[float], /) -> Results:
+        if not deliveries:
+            raise UnsupportedError("an empty batch")
+        return await super().release(deliveries, delays)
+
+
 @consumer("lost_leases.an_ack_answers_for_each", "settling.a_settled_item_spoils_nothing")
 class AllOrNothingAck(SoundConsumer):
     async def ack(self, deliveries: Sequence[Delivery], /) -> Results:
@@ -138,7 +150,13 @@ class RepeatedSettleFails(SoundConsumer):
         return [it and UnsupportedError("unknown delivery") for it in results]
 
 
-@consumer("settling.a_full_batch_is_acked", "settling.a_full_batch_is_put_back")
+@consumer(
+    "settling.a_full_batch_is_acked",
+    "settling.a_full_batch_is_put_back",
+    "settling.a_full_batch_is_extended",
+    "settling.a_full_batch_is_released",
+    "settling.a_full_batch_is_dead_lettered",
+)
 class ShortBatches(SoundConsumer):
     async def _each(self, deliveries: Sequence[Delivery], *args: Any, **kwargs: Any) -> Results:
         return await super()._each(deliveries[:10], *args, **kwargs)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -41,6 +40,7 @@ from brokerwq.errors import (
 from brokerwq.message import DeadLetterNote, Message
 from brokerwq.testing import FakeClock, Harness
 from brokerwq.testing.faults import Faults, FaultyConsumer, FaultyDriver
+from tests.contract.sound_push import PushedConsumer
 
 FOREVER = 10**10
 
@@ -263,6 +263,8 @@ class SoundConsumer(FaultyConsumer):
             self.held.clear()
             with contextlib.suppress(DriverError):
                 await self.inner.release(held, [0.0] * len(held))
+                if isinstance(self.inner, PushedConsumer):
+                    await self.inner.lose()
 
     async def aclose(self) -> None:
         await self.cut()
@@ -301,7 +303,8 @@ class SoundDriver(FaultyDriver):
             await consumer.cut()
 
     async def aclose(self) -> None:
-        await self.cut()
+        for consumer in self.consumers:
+            await consumer.aclose()
         await super().aclose()
 
     async def send(
@@ -329,7 +332,10 @@ class SoundDriver(FaultyDriver):
             raise UnsupportedError("too long")
         asked = FOREVER if self.broker.can.lease is Lease.CONNECTION else lease
         inner = await super().consume(queue, lease=asked, prefetch=prefetch)
-        return self.adopt(inner, queue, inner.lease if lease is None else lease)
+        lease = inner.lease if lease is None else lease
+        if self.broker.can.lease is Lease.CONNECTION:
+            inner = PushedConsumer(inner, prefetch, self.broker.clock)
+        return self.adopt(inner, queue, lease)
 
     def wrap(self, consumer: Consumer) -> Consumer:
         return consumer
@@ -360,54 +366,3 @@ class SoundDriver(FaultyDriver):
         if not self.broker.can.lists_queues:
             raise UnsupportedError("cannot list")
         return await super().queues()
-
-
-KILOBYTES = 64 * 1024
-
-SOUND: dict[str, Capabilities] = {
-    "all that there is": Capabilities(lists_queues=True),
-    "connection": Capabilities(
-        lease=Lease.CONNECTION,
-        max_lease=1740,
-        max_message_bytes=KILOBYTES,
-        uncounted_return=UncountedReturn.COPY,
-        atomic_dead_letter=False,
-        exact_stats=False,
-    ),
-    "connection, classic": Capabilities(
-        lease=Lease.CONNECTION,
-        max_lease=1740,
-        max_send_delay=0,
-        max_release_delay=0,
-        counts_receives=False,
-        uncounted_return=UncountedReturn.COPY,
-        atomic_dead_letter=False,
-        exact_stats=False,
-        durable=False,
-    ),
-    "unfenced": Capabilities(
-        max_lease=43_140,
-        max_claim=10,
-        max_settle=10,
-        max_send=10,
-        max_message_bytes=KILOBYTES,
-        max_batch_bytes=KILOBYTES,
-        max_wait=20,
-        max_send_delay=900,
-        max_release_delay=43_140,
-        fences=False,
-        uncounted_return=UncountedReturn.COPY,
-        atomic_dead_letter=False,
-        exact_stats=False,
-    ),
-    "one at a time, counted": Capabilities(
-        max_claim=1,
-        max_settle=1,
-        max_send=1,
-        max_batch_bytes=math.inf,
-        max_wait=20,
-        max_send_delay=0,
-        max_release_delay=43_140,
-        uncounted_return=UncountedReturn.COUNTED,
-    ),
-}

@@ -8,7 +8,8 @@ from functools import partial
 import pytest
 
 from brokerwq.testing import Verdict, all_checks, run_checks
-from tests.contract.sound import SOUND, Broker
+from tests.contract.sound import Broker
+from tests.contract.sound_capabilities import SOUND
 from tests.contract.sound_fifo import fifo_broker
 
 BROKERS: dict[str, Callable[[], Broker]] = {

@@ -14,11 +14,11 @@ import pytest
 
 from brokerwq.clock import SYSTEM_CLOCK, Clock
 from brokerwq.dead_letters import DeadLetters, Group, Report
+from brokerwq.dead_letters.selection import BY_BROKER, DeadLetter, Selection
 from brokerwq.driver import Delivery, Driver, QueueSpec
 from brokerwq.driver.registry import find_adapter
 from brokerwq.errors import ConfigError, QueueNotFoundError
 from brokerwq.message import DeadLetterNote, Message
-from brokerwq.selection import BY_BROKER, DeadLetter, Selection
 from brokerwq.testing import FakeClock
 
 QUEUE = "orders"

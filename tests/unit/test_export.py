@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brokerwq.dead_letters.export import line_of, message_of
 from brokerwq.errors import EnvelopeError
-from brokerwq.export import line_of, message_of
 from brokerwq.message import DeadLetterNote, Message
 
 

@@ -146,6 +146,7 @@ async def _one_of_each(bench: Bench) -> str:
     await bench.send(queue, *some_messages(6))
     consumer = await bench.consumer(queue, prefetch=3)
     held = await bench.claim(consumer, 3)
+    await consumer.quiesce()
     note = DeadLetterNote(reason="failed")
     expect_done(await consumer.dead_letter(held[:1], [note]), 1, "dead_letter")
     if bench.can.max_send_delay > 0:

@@ -217,7 +217,7 @@ async def a_cancelled_claim_strands_nothing(bench: Bench) -> None:
             sending.result()
         if not claiming.cancelled():
             got.extend(claiming.result())
-    await mine.aclose()
+    await mine.quiesce()
 
     yours = await bench.consumer(queue, driver=driver)
     left = await bench.claim(yours, len(messages) - len(got))

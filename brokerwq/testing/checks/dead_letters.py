@@ -171,7 +171,7 @@ async def _cancelled(bench: Bench) -> Counter[str]:
     messages = some_messages(8)
     await bench.send(queue, *messages)
     driver = await bench.another_driver()
-    consumer = await bench.consumer(queue, driver=driver, lease=bench.lease, prefetch=1)
+    consumer = await bench.consumer(queue, driver=driver, lease=bench.lease, prefetch=len(messages))
     for turns in range(len(messages)):
         held = await bench.claim_one(consumer)
         task = asyncio.ensure_future(consumer.dead_letter([held], [_note(bench)]))

@@ -62,7 +62,7 @@ async def a_full_batch_is_sent(bench: Bench) -> None:
 
     expect_done(await bench.driver.send(queue, messages, [0.0] * count), count, "send")
 
-    found = await bench.claim(await bench.consumer(queue), count)
+    found = await bench.claim(await bench.consumer(queue, prefetch=count), count)
     expect_equal(
         {delivery.message.id for delivery in found},
         {message.id for message in messages},
@@ -130,7 +130,7 @@ async def _large_batch(bench: Bench, size: float) -> None:
 
     expect_done(await bench.driver.send(queue, messages, [0.0] * count), count, "send")
 
-    found = await bench.claim(await bench.consumer(queue), count)
+    found = await bench.claim(await bench.consumer(queue, prefetch=count), count)
     expect(
         all(len(delivery.message.body) == each for delivery in found),
         "every body of a large batch must come back whole",
@@ -191,7 +191,7 @@ async def sends_may_run_at_the_same_time(bench: Bench) -> None:
 
     await asyncio.gather(*(send(message) for message in messages))
 
-    consumer = await bench.consumer(queue)
+    consumer = await bench.consumer(queue, prefetch=len(messages))
     found = await bench.claim(consumer, len(messages))
     expect_equal(
         sorted(delivery.message.id for delivery in found),

@@ -108,6 +108,7 @@ async def _repeat(bench: Bench, operation: str) -> None:
         len(results) == 1 and (results[0] is None or isinstance(results[0], LeaseLostError)),
         f"a second {operation} must answer None or LeaseLostError, not {results!r:.300}",
     )
+    await consumer.quiesce()
     where = bench.dead(queue) if operation == "dead_letter" else queue
     reader = await bench.consumer(where)
     await bench.claim(reader, 0 if operation == "ack" else 1)

@@ -13,7 +13,9 @@ from hashlib import blake2b
 from itertools import islice
 
 from brokerwq.clock import SYSTEM_CLOCK, Clock
-from brokerwq.driver import Delivery, Driver, Results, dead_letter_name
+from brokerwq.dead_letters.selection import EVERYTHING, DeadLetter, Selection
+from brokerwq.dead_letters.sweep import DEFAULT_LEASE, DEFAULT_MAX_HELD, Sweep
+from brokerwq.driver import Delivery, Driver, QueueSpec, Results, dead_letter_name
 from brokerwq.durations import positive_seconds
 from brokerwq.errors import (
     ConfigError,
@@ -23,8 +25,6 @@ from brokerwq.errors import (
     QueueNotFoundError,
 )
 from brokerwq.message import Message
-from brokerwq.selection import EVERYTHING, DeadLetter, Selection
-from brokerwq.sweep import DEFAULT_LEASE, DEFAULT_MAX_HELD, Sweep
 
 _MAX_FAILURES = 100
 
@@ -251,7 +251,14 @@ class DeadLetters:
         bound = self._max_held
         if limit is not None and selection == EVERYTHING:
             bound = min(bound, limit)
-        return Sweep(self._driver, self.name, clock=self._clock, lease=self._lease, max_held=bound)
+        return Sweep(
+            self._driver,
+            self.name,
+            clock=self._clock,
+            lease=self._lease,
+            max_held=bound,
+            spec=QueueSpec(name=self.queue, dead_letter=self.name, declare="never"),
+        )
 
     def _meant(
         self,

@@ -1,0 +1,69 @@
+"""Messages on their way into a queue, at once or through its delay queues."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from brokerwq.clock import Clock
+from brokerwq.driver import Results
+from brokerwq.errors import DriverError, MessageRefusedError, QueueNotFoundError, UnsupportedError
+from brokerwq.message import Message
+from brokerwq_rabbitmq import wire
+from brokerwq_rabbitmq.publisher import Outgoing, Publisher
+from brokerwq_rabbitmq.topology import LONGEST_DELAY, level_for, level_name
+
+
+class Copier:
+    """Sends new messages and copies of received ones; see ``wire`` for the difference."""
+
+    def __init__(self, publisher: Publisher, clock: Clock, timeout: float) -> None:
+        self._publisher = publisher
+        self._clock = clock
+        self._timeout = timeout
+
+    async def send(
+        self, queue: str, messages: Sequence[Message], delays: Sequence[float]
+    ) -> Results:
+        """Send each message, claimable after its own delay; one answer each.
+
+        Raises:
+            DriverError: nothing was sent.
+        """
+        results: list[DriverError | None] = [None] * len(messages)
+        items: list[Outgoing] = []
+        places: list[int] = []
+        for nth, (message, delay) in enumerate(zip(messages, delays, strict=True)):
+            try:
+                items.append(self._outgoing(queue, message, delay))
+            except (MessageRefusedError, UnsupportedError) as exc:
+                results[nth] = exc
+            else:
+                places.append(nth)
+        if items:
+            answers = await self._publisher.publish(items, self._timeout)
+            for nth, item, answer in zip(places, items, answers, strict=True):
+                results[nth] = _about_levels(answer, queue) if item.queue != queue else answer
+        return results
+
+    def _outgoing(self, queue: str, message: Message, delay: float) -> Outgoing:
+        if delay > LONGEST_DELAY:
+            msg = f"a delay of {delay:g} s; the longest is {LONGEST_DELAY:g}"
+            raise UnsupportedError(msg)
+        if delay <= 0:
+            return Outgoing(queue, wire.encode(message), message.body)
+        level = level_for(delay)
+        due = math.ceil(self.wall_clock_ms() + delay * 1000) if delay > level else 0
+        return Outgoing(level_name(queue, level), wire.encode(message, due=due), message.body)
+
+    def wall_clock_ms(self) -> float:
+        """Now, as ``due`` is written."""
+        return self._clock.utcnow().timestamp() * 1000
+
+
+def _about_levels(error: DriverError | None, queue: str) -> DriverError | None:
+    if not isinstance(error, QueueNotFoundError):
+        return error
+    better = UnsupportedError(f"queue {queue} has no delay queues; declare it with brokerwq first")
+    better.__cause__ = error
+    return better

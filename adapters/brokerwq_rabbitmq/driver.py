@@ -1,0 +1,275 @@
+"""A driver of one virtual host of RabbitMQ."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from weakref import WeakSet
+
+from brokerwq.clock import Clock
+from brokerwq.driver import (
+    UNKNOWN_COUNT,
+    Capabilities,
+    Consumer,
+    Count,
+    Difference,
+    Lease,
+    QueueSpec,
+    QueueStats,
+    Results,
+    UncountedReturn,
+    dead_letter_name,
+)
+from brokerwq.driver.doctor import Finding
+from brokerwq.durations import positive_seconds, seconds_of
+from brokerwq.errors import PermissionDeniedError, QueueNotFoundError, UnsupportedError
+from brokerwq.message import Message
+from brokerwq_rabbitmq import examination, topology
+from brokerwq_rabbitmq.consumer import RabbitConsumer
+from brokerwq_rabbitmq.control import Control
+from brokerwq_rabbitmq.copies import Copier
+from brokerwq_rabbitmq.errors import closed
+from brokerwq_rabbitmq.intake import Intake, Source
+from brokerwq_rabbitmq.link import Link
+from brokerwq_rabbitmq.publisher import Publisher
+from brokerwq_rabbitmq.settings import RabbitSettings
+
+DEFAULT_LEASE = 60.0
+"""Seconds; RabbitMQ's queues have no lease of their own."""
+
+
+class RabbitDriver:
+    """See ``brokerwq.driver.Driver``; also a ``brokerwq.driver.doctor.Doctor``."""
+
+    def __init__(self, settings: RabbitSettings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._consuming = Link(settings, clock, role="consumer", packs_properties=True)
+        self._publishing = Link(settings, clock, role="publisher", packs_properties=False)
+        self._control = Control(self._consuming, settings.rpc_timeout)
+        self._copier = Copier(
+            Publisher(self._publishing, settings), clock, settings.publish_timeout
+        )
+        self._sources: dict[str, Source] = {}
+        self._consumers: WeakSet[RabbitConsumer] = WeakSet()
+        self._is_open = False
+        self._capabilities = Capabilities(
+            lease=Lease.CONNECTION,
+            max_lease=settings.max_lease,
+            max_claim=1000,
+            max_settle=1000,
+            max_send=200,
+            max_message_bytes=settings.max_message_bytes,
+            max_send_delay=topology.LONGEST_DELAY,
+            max_release_delay=topology.LONGEST_DELAY,
+            uncounted_return=UncountedReturn.COPY,
+            atomic_dead_letter=False,
+            exact_stats=False,
+        )
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See ``Driver.capabilities``."""
+        return self._capabilities
+
+    async def open(self) -> None:
+        """See ``Driver.open``."""
+        await self._consuming.connect()
+        self._is_open = True
+
+    async def aclose(self) -> None:
+        """See ``Driver.aclose``."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        await asyncio.gather(*(consumer.aclose() for consumer in list(self._consumers)))
+        await asyncio.gather(self._publishing.aclose(), self._consuming.aclose())
+
+    async def send(
+        self, queue: str, messages: Sequence[Message], delays: Sequence[float], /
+    ) -> Results:
+        """See ``Driver.send``."""
+        waits = [seconds_of(delay, "delay", floor=0.0) for delay in delays]
+        self._require_open()
+        results = await self._copier.send(queue, messages, waits)
+        for error in results:
+            if isinstance(error, QueueNotFoundError):
+                raise error
+        return results
+
+    async def consume(self, queue: str, /, *, lease: float | None, prefetch: int) -> Consumer:
+        """See ``Driver.consume``."""
+        self._require_open()
+        seconds = DEFAULT_LEASE if lease is None else positive_seconds(lease, "lease")
+        limit = self._capabilities.max_lease
+        if seconds > limit:
+            if lease is not None:
+                msg = (
+                    f"a lease of {seconds:g} s; RabbitMQ at {self._consuming.place} allows "
+                    f"{limit:g} (from consumer_timeout={self._settings.consumer_timeout:g})"
+                )
+                raise UnsupportedError(msg)
+            seconds = limit
+        source = self._sources.get(queue) or await self._look_at(queue)
+        intake = Intake(
+            source,
+            link=self._consuming,
+            copier=self._copier,
+            settings=self._settings,
+            clock=self._clock,
+            prefetch=prefetch,
+        )
+        await intake.start()
+        consumer = RabbitConsumer(
+            source,
+            intake,
+            self._copier,
+            self._clock,
+            lease=seconds,
+            returns_uncounted=self._consuming.has_consumer_timeout,
+        )
+        self._consumers.add(consumer)
+        return consumer
+
+    async def _look_at(self, queue: str) -> Source:
+        """What a queue that was not declared here is: perhaps one of ours all the same."""
+        dead_letter = dead_letter_name(queue)
+        await self._control.depth(queue)
+        plans = topology.plan(QueueSpec(name=queue))
+        for plan in (plans[-1], topology.dead_letter_plan(queue)):
+            comparison = await self._control.compare(plan)
+            if comparison.is_complete and not comparison.found and comparison.durable:
+                has_levels = await self._control.exists(topology.level_name(queue, 1))
+                return self._remember(queue, dead_letter, is_quorum=True, has_levels=has_levels)
+        return Source(name=queue, dead_letter=dead_letter, is_quorum=False, has_levels=False)
+
+    def _remember(
+        self, queue: str, dead_letter: str, *, is_quorum: bool, has_levels: bool
+    ) -> Source:
+        source = self._sources[queue] = Source(
+            name=queue, dead_letter=dead_letter, is_quorum=is_quorum, has_levels=has_levels
+        )
+        return source
+
+    async def declare(
+        self, spec: QueueSpec, /, *, check_only: bool = False
+    ) -> Sequence[Difference]:
+        """See ``Driver.declare``."""
+        self._require_open()
+        topology.check(spec, self._capabilities.max_lease)
+        if spec.declare == "never":
+            await self._adopt(spec)
+            return []
+        differences, missing = await self._survey(spec)
+        if check_only or spec.declare == "check":
+            if missing:
+                names = ", ".join(plan.name for plan in missing)
+                msg = f"missing at {self._consuming.place}: {names}"
+                raise QueueNotFoundError(msg)
+        elif not differences:
+            for plan in missing:
+                await self._control.create(plan)
+        return differences
+
+    async def _survey(self, spec: QueueSpec) -> tuple[list[Difference], list[topology.QueuePlan]]:
+        """What differs and what is missing; and remember what the queue is."""
+        differences: list[Difference] = []
+        if spec.ordered:
+            differences.append(
+                Difference(queue=spec.name, property="ordered", wanted=True, found=False)
+            )
+        missing: list[topology.QueuePlan] = []
+        is_quorum = True
+        for plan in topology.plan(spec):
+            if not await self._control.exists(plan.name):
+                missing.append(plan)
+                continue
+            comparison = await self._control.compare(plan)
+            differences += topology.differences_of(
+                plan, comparison.found, durable=comparison.durable
+            )
+            if plan.name == spec.name:
+                is_quorum = comparison.is_complete and "x-queue-type" not in comparison.found
+        dead = spec.dead_letter_queue
+        has_levels = not any(".delay." in difference.queue for difference in differences)
+        self._remember(spec.name, dead, is_quorum=is_quorum, has_levels=has_levels)
+        if not any(difference.queue == dead for difference in differences):
+            self._remember(dead, dead_letter_name(dead), is_quorum=True, has_levels=False)
+        return differences, missing
+
+    async def _adopt(self, spec: QueueSpec) -> None:
+        """Look, and nothing else."""
+        try:
+            await self._control.depth(spec.name)
+            has_levels = await self._control.exists(
+                topology.level_name(spec.name, topology.LEVELS[-1])
+            )
+        except PermissionDeniedError:
+            has_levels = False
+        self._remember(spec.name, spec.dead_letter_queue, is_quorum=False, has_levels=has_levels)
+
+    async def examine(self, spec: QueueSpec, /) -> Sequence[Finding]:
+        """See ``brokerwq.driver.doctor.Doctor``."""
+        self._require_open()
+        return await examination.examine(
+            spec, self._control, settings=self._settings, version=self._consuming.version
+        )
+
+    async def inspect(self, queue: str, /) -> QueueStats:
+        """See ``Driver.inspect``.
+
+        ``leased`` is known where it is none: a quorum queue counts whoever holds one of its
+        messages as a consumer.
+        """
+        self._require_open()
+        source = self._sources.get(queue)
+        depth = await self._control.depth(queue)
+        delayed = 0
+        if source is None or source.has_levels:
+            delayed = await self._delayed(queue)
+        dead = await self._ready(source.dead_letter if source else dead_letter_name(queue))
+        # What lies here unclaimed is the broker's, to be claimed by us.
+        buffered = sum(each.buffered for each in self._consumers if each.queue == queue)
+        is_idle = source is not None and source.is_quorum and depth.consumers == 0
+        return QueueStats(
+            ready=Count(depth.ready + buffered),
+            leased=Count(0) if is_idle else UNKNOWN_COUNT,
+            delayed=Count(delayed),
+            dead=Count(dead),
+        )
+
+    async def _delayed(self, queue: str) -> int:
+        total = 0
+        for seconds in topology.LEVELS:
+            try:
+                total += (await self._control.depth(topology.level_name(queue, seconds))).ready
+            except QueueNotFoundError:
+                return total
+        return total
+
+    async def _ready(self, queue: str) -> int:
+        try:
+            return (await self._control.depth(queue)).ready
+        except QueueNotFoundError:
+            return 0
+
+    async def purge(self, queue: str, /) -> None:
+        """See ``Driver.purge``."""
+        self._require_open()
+        await self._control.purge(queue)
+        for seconds in topology.LEVELS:
+            try:
+                await self._control.purge(topology.level_name(queue, seconds))
+            except QueueNotFoundError:
+                break
+        # Once more: a delay that ended meanwhile has brought its message here.
+        await self._control.purge(queue)
+
+    async def queues(self) -> Sequence[str]:
+        """See ``Driver.queues``. Only the management plugin could tell."""
+        msg = "RabbitMQ does not list queues over AMQP"
+        raise UnsupportedError(msg)
+
+    def _require_open(self) -> None:
+        if not self._is_open:
+            raise closed("driver")

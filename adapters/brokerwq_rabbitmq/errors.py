@@ -1,0 +1,136 @@
+"""What RabbitMQ and its client raise, as brokerwq's own errors."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+
+from aiormq import exceptions as amqp
+
+from brokerwq.driver import Delivery
+from brokerwq.errors import (
+    AuthenticationError,
+    BrokerwqError,
+    ClosedError,
+    ConfigError,
+    ConnectionLostError,
+    DriverError,
+    LeaseLostError,
+    MessageTooLargeError,
+    PermissionDeniedError,
+    ProtocolError,
+    QueueMismatchError,
+    QueueNotFoundError,
+    StorageFullError,
+    TransientError,
+)
+from brokerwq_rabbitmq.frames import NotAmqpError
+
+_NOT_ALLOWED = 530
+_ACCESS_REFUSED = 403
+_TOO_LARGE = re.compile(r"message size \d+ is larger than configured max size (\d+)")
+_ACK_TIMED_OUT = re.compile(r"acknowledgement on channel \d+ timed out.*: (\d+) ms")
+
+
+def closed(what: str) -> ClosedError:
+    """For a call on something that was closed."""
+    return ClosedError(f"the RabbitMQ {what} is closed")
+
+
+def lease_lost(delivery: Delivery, reason: str) -> LeaseLostError:
+    """For a settle that comes too late."""
+    return LeaseLostError(f"message {delivery.message.id} from {delivery.queue}: {reason}")
+
+
+def to_connect_error(
+    exc: BaseException, *, place: str, vhost: str, close_reason: tuple[int, str] | None
+) -> BrokerwqError:
+    """Why a connection could not be made.
+
+    Args:
+        exc: What the client raised.
+        place: Host and port, for the text.
+        vhost: The virtual host that was asked for.
+        close_reason: What the broker said when it closed the connection, if it did.
+    """
+    cause = exc.__cause__ or exc
+    if isinstance(exc, amqp.ProbableAuthenticationError | amqp.AuthenticationError):
+        return AuthenticationError(f"RabbitMQ at {place} refuses the user name or password")
+    if isinstance(cause, ssl.SSLError):
+        return _tls_error(cause, place)
+    if isinstance(cause, NotAmqpError) and cause.speaks_tls:
+        return speaks_tls(place)
+    if isinstance(cause, NotAmqpError):
+        return ProtocolError(f"{place} does not speak AMQP 0-9-1: {cause}")
+    if close_reason is not None and close_reason[0] in (_NOT_ALLOWED, _ACCESS_REFUSED):
+        return ConfigError(f"virtual host {vhost!r} at {place} cannot be used: {close_reason[1]}")
+    said = f": {close_reason[1]}" if close_reason is not None else ""
+    return ConnectionLostError(f"no connection to RabbitMQ at {place} ({_words(exc)}){said}")
+
+
+def _tls_error(exc: ssl.SSLError, place: str) -> DriverError:
+    if isinstance(exc, ssl.SSLCertVerificationError):
+        return AuthenticationError(f"TLS to {place}: {exc.verify_message}")
+    if exc.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"):
+        return ProtocolError(f"{place} does not speak TLS: write amqp:// for a plain port")
+    return AuthenticationError(f"TLS to {place}: {exc}")
+
+
+def speaks_tls(place: str) -> ProtocolError:
+    """For a plain connection to a port that answers TLS."""
+    return ProtocolError(f"{place} speaks TLS: write amqps:// instead of amqp://")
+
+
+# The client's class, ours, and what to say: {0} is the queue, {1} the place, {2} its words.
+_CALLS: tuple[tuple[type[BaseException], type[DriverError], str], ...] = (
+    (amqp.PublishError, QueueNotFoundError, "queue {0} does not exist at {1}"),
+    (amqp.DeliveryError, StorageFullError, "queue {0} at {1} takes no more messages"),
+    (amqp.ChannelNotFoundEntity, QueueNotFoundError, "queue {0} does not exist at {1}"),
+    (amqp.ChannelAccessRefused, PermissionDeniedError, "queue {0} at {1}: {2}"),
+    (amqp.ChannelLockedResource, QueueMismatchError, "queue {0} is another connection's: {2}"),
+    (TimeoutError, TransientError, "RabbitMQ at {1} did not answer in time"),
+    (amqp.AMQPChannelError, TransientError, "queue {0} at {1}: {2}"),
+    (BaseException, ConnectionLostError, "the connection to RabbitMQ at {1}: {2}"),
+)
+
+
+def to_driver_error(exc: BaseException, *, queue: str, place: str) -> DriverError:
+    """What went wrong in a call about ``queue``."""
+    if isinstance(exc, DriverError):
+        return exc
+    limit = too_large_limit(exc)
+    if limit is not None:
+        return MessageTooLargeError(f"{place} takes messages of at most {limit} bytes")
+    ours, text = next((ours, text) for theirs, ours, text in _CALLS if isinstance(exc, theirs))
+    return ours(text.format(queue, place, _words(exc)))
+
+
+def too_large_limit(exc: BaseException) -> int | None:
+    """The server's longest message, where ``exc`` says that one was longer."""
+    found = _TOO_LARGE.search(str(exc))
+    return int(found[1]) if found else None
+
+
+def consumer_timeout_of(exc: BaseException | None) -> float | None:
+    """The server's consumer timeout in seconds, where ``exc`` says that it has struck."""
+    found = _ACK_TIMED_OUT.search(str(exc)) if exc is not None else None
+    return int(found[1]) / 1000 if found else None
+
+
+def is_stray_cancellation(exc: BaseException) -> bool:
+    """Whether a ``CancelledError`` is the client's word for a closed channel.
+
+    aiormq closes its channels with that class, and those who wait get it although nobody
+    cancelled them.
+    """
+    task = asyncio.current_task()
+    return isinstance(exc, asyncio.CancelledError) and (task is None or not task.cancelling())
+
+
+def _words(exc: BaseException) -> str:
+    if isinstance(exc, asyncio.CancelledError):
+        return "closed"
+    if isinstance(exc, TimeoutError):
+        return "no answer in time"
+    return (str(exc) or type(exc).__name__)[:300]

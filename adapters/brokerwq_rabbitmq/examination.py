@@ -1,0 +1,119 @@
+"""What ``brokerwq doctor`` says about a queue at RabbitMQ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from brokerwq.driver import QueueSpec
+from brokerwq.driver.doctor import Finding
+from brokerwq.errors import PermissionDeniedError, QueueNotFoundError
+from brokerwq_rabbitmq import topology
+from brokerwq_rabbitmq.control import Comparison, Control
+from brokerwq_rabbitmq.settings import RabbitSettings
+
+_OLDEST = (3, 10)
+_LIMIT = "x-delivery-limit"
+
+
+async def examine(
+    spec: QueueSpec, control: Control, *, settings: RabbitSettings, version: tuple[int, int]
+) -> list[Finding]:
+    """Look at the server and at every queue of ``spec``."""
+    findings = [_server(version), _lease(spec, settings, version)]
+    for plan in topology.plan(spec):
+        findings += await _queue(plan, control, is_adopted=spec.declare == "never")
+    return findings
+
+
+def _server(version: tuple[int, int]) -> Finding:
+    text = f"RabbitMQ {version[0]}.{version[1]}"
+    if version < _OLDEST:
+        return Finding(
+            subject="server",
+            level="error",
+            text=f"{text} has no at-least-once dead-lettering",
+            fix="upgrade to 3.10 or newer",
+        )
+    return Finding(subject="server", level="ok", text=text)
+
+
+def _lease(spec: QueueSpec, settings: RabbitSettings, version: tuple[int, int]) -> Finding:
+    timeout = settings.consumer_timeout
+    if version >= (4, 3):
+        return Finding(
+            subject="consumer timeout",
+            level="ok",
+            text=f"{timeout:g} s, set by our consumers; leases up to {settings.max_lease:g} s",
+        )
+    return Finding(
+        subject="consumer timeout",
+        level="ok" if spec.lease is None or spec.lease <= settings.max_lease else "error",
+        text=(
+            f"{timeout:g} s is assumed, for it cannot be asked for; leases up to "
+            f"{settings.max_lease:g} s"
+        ),
+        fix=f"rabbitmqctl eval 'application:get_env(rabbit, consumer_timeout).' "
+        f"must say {{ok,{int(timeout * 1000)}}}; else add consumer_timeout=SECONDS to the URL",
+    )
+
+
+async def _queue(
+    plan: topology.QueuePlan, control: Control, *, is_adopted: bool
+) -> Iterable[Finding]:
+    subject = f"queue {plan.name}"
+    try:
+        await control.depth(plan.name)
+    except QueueNotFoundError:
+        return [
+            Finding(
+                subject=subject,
+                level="warning" if is_adopted else "error",
+                text="does not exist",
+                fix="brokerwq queues declare",
+            )
+        ]
+    except PermissionDeniedError as exc:
+        return [Finding(subject=subject, level="error", text=str(exc), fix=_grant(plan.name))]
+    comparison = await control.compare(plan)
+    findings = [
+        Finding(
+            subject=subject,
+            level="error" if difference.property in ("durable", "exclusive") else "warning",
+            text=_words(difference.property, difference.wanted, difference.found),
+            fix=difference.fix,
+        )
+        for difference in topology.differences_of(
+            plan, comparison.found, durable=comparison.durable
+        )
+    ]
+    if not comparison.is_complete:
+        findings.append(_incomplete(subject, plan.name, comparison))
+    return findings or [Finding(subject=subject, level="ok", text="as it should be")]
+
+
+def _incomplete(subject: str, queue: str, comparison: Comparison) -> Finding:
+    if comparison.found:
+        return Finding(subject=subject, level="warning", text="more may differ than was named")
+    return Finding(
+        subject=subject,
+        level="warning",
+        text="its arguments cannot be compared without permission to configure it",
+        fix=_grant(queue),
+    )
+
+
+def _grant(queue: str) -> str:
+    return f"rabbitmqctl set_permissions -p VHOST USER '^{queue}' '.*' '.*'"
+
+
+def _words(name: str, wanted: object, found: object) -> str:
+    if name == "x-queue-type":
+        return (
+            "is a classic queue: the broker does not count receives, so a lost delivery is "
+            "counted in a copy; delays take a slot"
+        )
+    if name == _LIMIT and isinstance(found, int) and isinstance(wanted, int) and found < wanted:
+        return f"gives up after {found + 1} deliveries by itself; workers with more attempts lose"
+    if name == _LIMIT and found is None:
+        return "has no delivery limit of its own (20 on RabbitMQ 4), and drops what exceeds it"
+    return f"{name} is {found!r}, wanted {wanted!r}"

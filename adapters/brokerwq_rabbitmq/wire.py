@@ -1,0 +1,333 @@
+"""A ``Message`` as AMQP properties and body, and back.
+
+Ours: id, type and content type are the properties of those names, everything else of the
+envelope is a text header beside the sender's own. Somebody else's (no ``bwq-v``): handed out
+with every property and header in ``Delivery.raw``; a copy of it keeps them byte for byte and
+adds one header, ``bwq``, a JSON object of what we must remember.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final, cast
+
+from brokerwq import envelope
+from brokerwq.driver import Mark
+from brokerwq.errors import DriverError, MessageRefusedError, MessageTooLargeError
+from brokerwq.message import DeadLetterNote, Message, new_message_id
+from brokerwq_rabbitmq.table import (
+    MAX_SHORT_BYTES,
+    OCTET,
+    PROPERTIES,
+    SHORT,
+    TIME,
+    Properties,
+    decode_properties,
+    encode_text,
+    moment_of,
+    text_of,
+    value_of,
+)
+
+FOREIGN: Final = "bwq"
+PACKED: Final = "bwq-headers"
+DUE: Final = "bwq-due"
+"""When a message that a delay queue held back may be handed out; wall clock, milliseconds."""
+
+_COUNT: Final = "x-delivery-count"
+# What the broker writes into a message, and what makes it send more copies elsewhere. Such a
+# header of the sender's own would be overwritten, obeyed or refused.
+_BROKERS_OWN: Final = frozenset({"x-death", _COUNT, "x-acquired-count", "CC", "BCC"})
+_BROKERS_PREFIXES: Final = ("x-first-death-", "x-last-death-", "x-opt-")
+_KEPT_ASIDE: Final = {"CC": "cc", "expiration": "expiration", "user_id": "user-id"}
+_AS_PROPERTY: Final = {
+    envelope.ID: "message_id",
+    envelope.TYPE: "type",
+    envelope.CONTENT_TYPE: "content_type",
+}
+_PERSISTENT: Final = {"delivery_mode": b"\x02"}
+# A content header is one frame and cannot be split.
+_FRAME_OVERHEAD: Final = 64
+
+
+@dataclass(slots=True)
+class Received:
+    """One delivery as it came in.
+
+    Attributes:
+        raw: Its properties, unread.
+        body: Its body.
+        redelivered: Whether the broker handed it out before.
+        exchange: Where it was published.
+        routing_key: With which key.
+    """
+
+    raw: bytes
+    body: bytes
+    redelivered: bool
+    exchange: str
+    routing_key: str
+
+
+@dataclass(slots=True)
+class Read:
+    """What a delivery turned out to be.
+
+    Attributes:
+        message: The message.
+        defect: What of it could not be read.
+        count: The broker's count of earlier deliveries of this copy.
+        due: Wall clock in milliseconds; 0 if it may be handed out.
+    """
+
+    message: Message
+    defect: str
+    count: int
+    due: int
+
+
+class NativeRaw(dict[str, object]):
+    """``Message.raw`` of a foreign message, with the bytes that a copy of it repeats."""
+
+    __slots__ = ("native",)
+
+    def __init__(self, native: Properties) -> None:
+        super().__init__()
+        self.native = native
+
+
+def read(received: Received) -> Read:
+    """Decode a delivery; never raises."""
+    try:
+        native = decode_properties(received.raw)
+        defect = ""
+    except (ValueError, IndexError) as exc:
+        native = Properties()
+        defect = f"AMQP properties: {exc}"
+    count = _delivery_count(native) if received.redelivered else 0
+    is_foreign = envelope.V not in native.headers
+    headers = _text_headers(native)
+    kept: Mapping[str, object] = {}
+    if is_foreign:
+        kept = _foreign_state(native, headers)
+        headers.update({name: text for name, text in kept.items() if isinstance(text, str)})
+    else:
+        _unpack(headers)
+    for name, place in _AS_PROPERTY.items():
+        if (
+            name not in headers
+            and place in native.values
+            and (name != envelope.TYPE or not is_foreign)
+        ):
+            headers[name] = native.text(place)
+    message, unread = envelope.decode(headers, received.body)
+    if is_foreign:
+        message = replace(message, raw=_raw(native, received, kept))
+    due, late = _due(headers.get(DUE))
+    return Read(message, ", ".join(filter(None, (defect, unread, late))), count, due)
+
+
+def _delivery_count(native: Properties) -> int:
+    value = native.headers.get(_COUNT)
+    count = None if value is None else value_of(value)
+    return count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else 0
+
+
+def _is_brokers(name: str) -> bool:
+    return name in _BROKERS_OWN or name.startswith(_BROKERS_PREFIXES)
+
+
+def _text_headers(native: Properties) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for name, value in native.headers.items():
+        text = text_of(value)
+        if text is not None and not _is_brokers(name):
+            headers[name] = text
+    return headers
+
+
+def _unpack(headers: dict[str, str]) -> None:
+    packed = _text_object(headers.pop(PACKED, ""))
+    headers.update({name: text for name, text in packed.items() if isinstance(text, str)})
+
+
+def _foreign_state(native: Properties, headers: dict[str, str]) -> Mapping[str, object]:
+    state = _text_object(headers.get(FOREIGN, ""))
+    if envelope.V in state:
+        del headers[FOREIGN]  # ours, not the sender's
+        return {name: value for name, value in state.items() if name != envelope.V}
+    stamp = native.values.get("timestamp")
+    moment = moment_of(stamp) if stamp is not None else None
+    if isinstance(moment, datetime) and envelope.CREATED not in headers:
+        return {envelope.CREATED: envelope.milliseconds(moment)}
+    return {}
+
+
+def _text_object(text: str) -> dict[str, object]:
+    try:
+        found: object = json.loads(text) if text else {}
+    except ValueError:
+        return {}
+    return cast("dict[str, object]", found) if isinstance(found, dict) else {}
+
+
+def _due(text: str | None) -> tuple[int, str]:
+    if text is None:
+        return 0, ""
+    if text.isascii() and text.isdigit() and len(text) < 16:  # noqa: PLR2004  -- the year 9999
+        return int(text), ""
+    return 0, f"{DUE}={text!r:.50}"
+
+
+def _raw(native: Properties, received: Received, kept: Mapping[str, object]) -> NativeRaw:
+    headers = {
+        name: _value_or_bytes(value)
+        for name, value in native.headers.items()
+        if not (name == FOREIGN and kept)
+    }
+    found = NativeRaw(native)
+    found["exchange"] = received.exchange
+    found["routing_key"] = received.routing_key
+    found["redelivered"] = received.redelivered
+    found["headers"] = headers
+    for name, kind in PROPERTIES:
+        data = native.values.get(name)
+        if data is None:
+            continue
+        if kind == SHORT:
+            found[name] = native.text(name)
+        elif kind == OCTET:
+            found[name] = data[0]
+        elif kind == TIME:
+            found[name] = moment_of(data)
+    for name, place in _KEPT_ASIDE.items():
+        if place in kept:
+            (headers if name == "CC" else found)[name] = kept[place]
+    return found
+
+
+def _value_or_bytes(value: bytes) -> object:
+    try:
+        return value_of(value)
+    except (ValueError, IndexError, ArithmeticError):
+        return value
+
+
+def encode(message: Message, *, due: int = 0) -> Properties:
+    """The properties of ``message``.
+
+    Args:
+        message: Ours, or a foreign one that came from RabbitMQ.
+        due: Not to be handed out before; wall clock in milliseconds, 0 for at once.
+
+    Raises:
+        MessageRefusedError: a header cannot be carried.
+    """
+    if isinstance(message.raw, NativeRaw):
+        return _encode_foreign(message, message.raw, due)
+    return _encode_ours(message, due)
+
+
+def _encode_ours(message: Message, due: int) -> Properties:
+    headers = envelope.encode(message)
+    native = Properties(values=dict(_PERSISTENT))
+    if due:
+        headers[DUE] = str(due)
+    for name, place in _AS_PROPERTY.items():
+        text = headers.get(name)
+        if text is not None:
+            data = _utf8(text)
+            if len(data) <= MAX_SHORT_BYTES:
+                native.values[place] = data
+                del headers[name]
+    if "message_id" not in native.values:
+        # The client finds a returned message by this property, so there must be one; the
+        # header says what the id really is.
+        native.values["message_id"] = new_message_id().encode()
+        headers.setdefault(envelope.ID, message.id)
+    packed = {name: headers.pop(name) for name in list(headers) if _is_brokers(name)}
+    if packed:
+        headers[PACKED] = json.dumps(packed)
+    for name, text in headers.items():
+        if not 1 <= len(_utf8(name)) <= MAX_SHORT_BYTES:
+            msg = f"header name {name!r:.100} must have 1 to {MAX_SHORT_BYTES} bytes"
+            raise MessageRefusedError(msg)
+        _utf8(text)
+        native.headers[name] = encode_text(text)
+    return native
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as exc:
+        msg = f"{text!r:.100} holds a lone surrogate, which no encoding carries"
+        raise MessageRefusedError(msg) from exc
+
+
+def _encode_foreign(message: Message, raw: NativeRaw, due: int) -> Properties:
+    # Never with an expiration: a copy that waits, or lies in a dead-letter queue, must not
+    # vanish there.
+    native = Properties(values=dict(raw.native.values), headers=dict(raw.native.headers))
+    state: dict[str, object] = {envelope.V: envelope.VERSION}
+    for name, place in _KEPT_ASIDE.items():
+        holder = raw.get("headers") if name == "CC" else raw
+        if isinstance(holder, Mapping) and name in holder:
+            state[place] = cast("Mapping[str, object]", holder)[name]
+    for name in list(native.headers):
+        if _is_brokers(name) or name == FOREIGN:
+            del native.headers[name]
+    # The broker refuses a user id that is not the connection's own.
+    for name in ("expiration", "user_id", "cluster_id"):
+        native.values.pop(name, None)
+    if "message_id" not in native.values:
+        native.values["message_id"] = _utf8(message.id or new_message_id())[:MAX_SHORT_BYTES]
+    state[envelope.ID] = message.id or native.text("message_id")
+    if message.created_at is not None:
+        state[envelope.CREATED] = envelope.milliseconds(message.created_at)
+    state.update(envelope.encode_state(message))
+    if due:
+        state[DUE] = str(due)
+    native.headers[FOREIGN] = encode_text(json.dumps(state, default=str))
+    return native
+
+
+def marked(message: Message, mark: Mark) -> Message:
+    """``message`` as one that carries ``mark``."""
+    return replace(
+        message,
+        attempts=mark.attempts,
+        suspect=mark.suspect,
+        unknown_since=mark.unknown_since,
+        not_before=mark.not_before,
+        snoozed=mark.snoozed,
+    )
+
+
+def carries(message: Message, mark: Mark) -> bool:
+    """Whether ``message`` says already what ``mark`` says."""
+    return message == marked(message, mark)
+
+
+def buried(message: Message, note: DeadLetterNote) -> Message:
+    """``message`` as a dead letter that starts afresh should somebody move it back."""
+    return replace(message, attempts=0, dead=note)
+
+
+def size_error(
+    properties: bytes, body: bytes, *, max_body: float, max_frame: int
+) -> DriverError | None:
+    """Why the broker would not take it; None if it would."""
+    if len(body) > max_body:
+        return MessageTooLargeError(
+            f"the body has {len(body)} bytes; the limit is {max_body:g} (max_message_bytes)"
+        )
+    if len(properties) > max_frame - _FRAME_OVERHEAD:
+        return MessageTooLargeError(
+            f"headers and properties have {len(properties)} bytes; RabbitMQ takes at most "
+            f"{max_frame - _FRAME_OVERHEAD} of them, whatever the body"
+        )
+    return None

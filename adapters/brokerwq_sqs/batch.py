@@ -1,0 +1,83 @@
+"""Batch calls: at most ten entries and 1 MiB each, and one answer per entry."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from brokerwq.errors import DriverError
+from brokerwq_sqs.client import Api
+from brokerwq_sqs.errors import entry_error, unanswered
+from brokerwq_sqs.queues import Queue
+from brokerwq_sqs.wire import MAX_BYTES
+
+MAX_ENTRIES: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of a batch, without its id, and the bytes it counts for."""
+
+    arguments: Mapping[str, Any]
+    size: int = 0
+
+
+async def call_batch(
+    api: Api, operation: str, queue: Queue, entries: Sequence[Entry]
+) -> list[DriverError | None]:
+    """Call ``operation`` with all ``entries``: one slot each, None for done.
+
+    Raises:
+        DriverError: no call succeeded as a whole.
+    """
+    groups = list(_split(entries))
+    if len(groups) == 1:
+        return await _call(api, operation, queue, groups[0])
+    answers = await asyncio.gather(
+        *(_call(api, operation, queue, group) for group in groups), return_exceptions=True
+    )
+    results: list[DriverError | None] = []
+    failures: list[DriverError] = []
+    for group, answer in zip(groups, answers, strict=True):
+        if isinstance(answer, DriverError):
+            failures.append(answer)
+            results += [answer] * len(group)
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            results += answer
+    if failures and len(failures) == len(groups):
+        raise failures[0]
+    return results
+
+
+def _split(entries: Sequence[Entry]) -> Generator[list[Entry]]:
+    group: list[Entry] = []
+    size = 0
+    for entry in entries:
+        if group and (len(group) == MAX_ENTRIES or size + entry.size > MAX_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(entry)
+        size += entry.size
+    if group:
+        yield group
+
+
+async def _call(
+    api: Api, operation: str, queue: Queue, group: Sequence[Entry]
+) -> list[DriverError | None]:
+    entries = [{"Id": str(nth), **entry.arguments} for nth, entry in enumerate(group)]
+    answer = await api(operation, queue.label, QueueUrl=queue.url, Entries=entries)
+    done = {entry["Id"] for entry in answer.get("Successful") or ()}
+    failed = {entry["Id"]: entry for entry in answer.get("Failed") or ()}
+    results: list[DriverError | None] = []
+    for entry in entries:
+        key = entry["Id"]
+        if key in failed:
+            results.append(entry_error(failed[key], operation, queue.label))
+        else:
+            results.append(None if key in done else unanswered(operation, queue.label))
+    return results

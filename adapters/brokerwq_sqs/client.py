@@ -1,0 +1,154 @@
+"""The two AWS clients of a driver, and calls on them: bounded in time, errors made ours.
+
+Receiving and control are apart, because ten long polls fill a connection pool of ten and a
+heartbeat would wait behind them. Neither repeats anything by itself: a repeated receive hides
+a batch of messages for a lease, and for the rest the core decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import pkgutil
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib.metadata import version
+from typing import Any, Final
+
+import botocore.loaders
+from aiobotocore.config import AioConfig
+from aiobotocore.session import get_session
+
+from brokerwq.clock import Clock, move_on_after
+from brokerwq.errors import ClosedError, ConfigError, ConnectionLostError
+from brokerwq_sqs.errors import to_error
+from brokerwq_sqs.settings import ClientFactory, Role, SqsSettings
+
+_CONNECT_SECONDS: Final = 5.0
+_POOLS: Final[dict[Role, int]] = {"receive": 1000, "control": 100}
+
+
+class Api:
+    """One client. Call it with an operation, the queue's name for errors, and arguments."""
+
+    def __init__(self, client: Any, clock: Clock, seconds: float) -> None:
+        self._client = client
+        self._clock = clock
+        self._seconds = seconds
+        self._calls = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._is_closed = False
+
+    async def __call__(
+        self, operation: str, queue: str, /, *, extra: float = 0.0, **arguments: object
+    ) -> dict[str, Any]:
+        """Call once.
+
+        Args:
+            operation: A method of aiobotocore's SQS client.
+            queue: Its name, for errors.
+            extra: Seconds that the answer may take beyond the timeout.
+            arguments: What the method takes.
+
+        Raises:
+            DriverError: it failed; ``ConnectionLostError`` also where no answer came in time.
+        """
+        if self._is_closed:
+            msg = "the driver is closed"
+            raise ClosedError(msg)
+        self._calls += 1
+        self._idle.clear()
+        try:
+            # The client's own timeouts bound each step of a call, not the whole of it.
+            with move_on_after(self._clock, self._seconds + extra):
+                answer: dict[str, Any] = await getattr(self._client, operation)(**arguments)
+                return answer
+        except Exception as exc:
+            ours = to_error(exc, operation, queue)
+            if ours is None:
+                raise
+            raise ours from exc
+        finally:
+            self._calls -= 1
+            if not self._calls:
+                self._idle.set()
+        msg = f"{operation} on {queue}: no answer within {self._seconds + extra:g} seconds"
+        raise ConnectionLostError(msg)
+
+    async def aclose(self) -> None:
+        """Take no more calls, and wait for those in flight.
+
+        Closing the client under a call leaks a connection, and aiobotocore 2 even opens it anew.
+        """
+        self._is_closed = True
+        await self._idle.wait()
+
+
+def _found(given: Any) -> Any:
+    """``given``, or what stands at ``MODULE:NAME``."""
+    if not isinstance(given, str):
+        return given
+    try:
+        return pkgutil.resolve_name(given)
+    except (ImportError, AttributeError, ValueError) as exc:
+        msg = f"{given!r:.200} in the URL cannot be found: {exc}; write MODULE:NAME"
+        raise ConfigError(msg) from exc
+
+
+def _new_session() -> Any:
+    session = get_session()
+    # Reading the service's description takes a tenth of a second, most of what opening costs.
+    session.register_component("data_loader", _descriptions())
+    return session
+
+
+@functools.cache
+def _descriptions() -> Any:
+    return botocore.loaders.create_loader()
+
+
+class SdkClients:
+    """Clients of one SDK session, so that both share its credentials."""
+
+    def __init__(self, settings: SqsSettings) -> None:
+        given = _found(settings.session)
+        is_session = hasattr(given, "create_client") or hasattr(given, "client")
+        self._session: Any = _new_session() if given is None else given if is_session else given()
+
+    def __call__(self, settings: SqsSettings, role: Role, /) -> AbstractAsyncContextManager[Any]:
+        """A client that is opened by entering it; see ``ClientFactory``."""
+        config = AioConfig(
+            connect_timeout=_CONNECT_SECONDS,
+            read_timeout=settings.timeout + (settings.max_wait if role == "receive" else 0),
+            retries={"mode": "standard", "total_max_attempts": 1},
+            max_pool_connections=_POOLS[role],
+            # What is sent is checked here already, by rules the SDK does not know.
+            parameter_validation=False,
+            user_agent_extra=f"brokerwq/{version('brokerwq')}",
+        )
+        arguments = {
+            "region_name": settings.region,
+            "endpoint_url": settings.endpoint_url,
+            "config": config,
+        }
+        # aioboto3 calls it client, aiobotocore create_client; both make the same client.
+        create = getattr(self._session, "create_client", None) or self._session.client
+        client: AbstractAsyncContextManager[Any] = create("sqs", **arguments)
+        return client
+
+
+@asynccontextmanager
+async def open_apis(settings: SqsSettings, clock: Clock) -> AsyncGenerator[tuple[Api, Api]]:
+    """The receiving and the control side. Nothing is sent yet."""
+    factory: ClientFactory = _found(settings.clients) or SdkClients(settings)
+    # Above the client's own timeouts, so that those speak first: they say what hung.
+    seconds = settings.timeout + _CONNECT_SECONDS + 1
+    try:
+        async with factory(settings, "receive") as receive, factory(settings, "control") as control:
+            yield Api(receive, clock, seconds), Api(control, clock, seconds)
+    except Exception as exc:
+        ours = to_error(exc, "create_client", "")
+        if ours is None:
+            raise
+        raise ours from exc

@@ -1,0 +1,119 @@
+"""Copies of received messages: to come back uncounted, or to lie in a dead-letter queue."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import replace
+from typing import Any
+
+from brokerwq.driver import Mark
+from brokerwq.message import DeadLetterNote, Message
+from brokerwq_sqs import wire
+from brokerwq_sqs.batch import Entry
+from brokerwq_sqs.received import Received
+from brokerwq_sqs.wire import Encoded
+
+_SHORT_ERROR = 200
+_SHORT_REASON = 100
+_TRACE = "AWSTraceHeader"
+
+
+def marked(message: Message, mark: Mark) -> Message:
+    """``message`` as it comes back uncounted."""
+    return replace(
+        message,
+        attempts=mark.attempts,
+        suspect=mark.suspect,
+        unknown_since=mark.unknown_since,
+        not_before=mark.not_before,
+        snoozed=mark.snoozed,
+    )
+
+
+def unstarted(received: Received) -> Mark:
+    """The mark of a message that nobody has begun: this receive does not count."""
+    message = received.message
+    return Mark(
+        attempts=message.attempts + received.receives - 1,
+        suspect=message.suspect,
+        unknown_since=message.unknown_since,
+        not_before=message.not_before,
+        snoozed=message.snoozed,
+    )
+
+
+def returned_copy(received: Received, mark: Mark, limit: int) -> Encoded | None:
+    """A copy for the same queue; None where the message has no room for the mark."""
+    encoded = _encoded(received, marked(received.message, mark), make_room=False)
+    return encoded if encoded is not None and encoded.size <= limit else None
+
+
+def dead_copy(received: Received, note: DeadLetterNote, limit: int) -> Encoded:
+    """A copy for the dead-letter queue, the note cut to what fits beside an untouched body."""
+    for shorter in _shorter(note):
+        encoded = _encoded(received, _dead(received.message, shorter), make_room=True)
+        if encoded is not None and encoded.size <= limit:
+            return encoded
+    if received.is_foreign:
+        return wire.encode_as_is(received.body, received.attributes)
+    return wire.encode(_dead(received.message, None))
+
+
+def entry_of(encoded: Encoded, delay: int | None = None) -> dict[str, Any]:
+    """The arguments of an entry of ``SendMessageBatch``."""
+    entry: dict[str, Any] = {"MessageBody": encoded.body}
+    if encoded.attributes:
+        entry["MessageAttributes"] = encoded.attributes
+    if delay is not None:
+        entry["DelaySeconds"] = delay
+    return entry
+
+
+def copy_entry(encoded: Encoded, received: Received, delay: int | None = None) -> Entry:
+    """The same for a copy, which keeps its group and the trace that AWS itself carries."""
+    entry = entry_of(encoded, delay)
+    group = received.message.group or received.system.get("MessageGroupId")
+    if group:
+        entry["MessageGroupId"] = wire.group_id(group)
+    trace = received.system.get(_TRACE)
+    if trace:
+        entry["MessageSystemAttributes"] = {_TRACE: {"DataType": "String", "StringValue": trace}}
+    return Entry(entry, encoded.size)
+
+
+def dead_entry(encoded: Encoded, received: Received, *, is_fifo: bool) -> Entry:
+    """An entry for the dead-letter queue."""
+    if not is_fifo:
+        return copy_entry(encoded, received, 0)
+    entry = copy_entry(encoded, received)
+    # Tells this stored copy from an earlier one of the same id, which a console may have moved
+    # back within the five minutes in which SQS drops what it takes for a repeated send.
+    receive = f"{received.native_id}:{received.system.get('SequenceNumber', '')}"
+    dead_id = wire.dead_id(received.message, receive)
+    return Entry({**entry.arguments, "MessageDeduplicationId": dead_id}, entry.size)
+
+
+def _encoded(received: Received, message: Message, *, make_room: bool) -> Encoded | None:
+    if received.is_foreign:
+        return wire.encode_copy(received.body, received.attributes, message, make_room=make_room)
+    return wire.encode(message)
+
+
+def _dead(message: Message, note: DeadLetterNote | None) -> Message:
+    # One that a console moves back starts afresh.
+    return replace(
+        message,
+        attempts=0,
+        suspect=False,
+        unknown_since=None,
+        not_before=None,
+        snoozed=0.0,
+        dead=note,
+    )
+
+
+def _shorter(note: DeadLetterNote) -> Generator[DeadLetterNote]:
+    yield note
+    yield replace(note, error=note.error[:_SHORT_ERROR])
+    yield replace(note, error="", digest="")
+    yield DeadLetterNote(reason=note.reason[:_SHORT_REASON], attempts=note.attempts)

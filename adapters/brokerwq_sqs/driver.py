@@ -1,0 +1,300 @@
+"""A connection to Amazon SQS, or to a server that speaks its language."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from brokerwq.clock import Clock
+from brokerwq.driver import (
+    UNKNOWN_COUNT,
+    Capabilities,
+    Certainty,
+    Consumer,
+    Count,
+    Difference,
+    Lease,
+    QueueSpec,
+    QueueStats,
+    Results,
+    UncountedReturn,
+)
+from brokerwq.durations import positive_seconds, seconds_of
+from brokerwq.errors import (
+    ClosedError,
+    ConfigError,
+    DriverError,
+    MessageTooLargeError,
+    PermissionDeniedError,
+    QueueNotFoundError,
+    UnsupportedError,
+)
+from brokerwq.message import Message
+from brokerwq_sqs import wire
+from brokerwq_sqs.batch import MAX_ENTRIES, Entry, call_batch
+from brokerwq_sqs.client import Api, open_apis
+from brokerwq_sqs.consumer import MAX_DELAY, MAX_LEASE, SqsConsumer
+from brokerwq_sqs.copies import entry_of
+from brokerwq_sqs.names import joined_prefix, short_name
+from brokerwq_sqs.polls import SHORTEST_LEASE, Polls
+from brokerwq_sqs.queues import Queue, Queues
+from brokerwq_sqs.settings import SqsSettings
+from brokerwq_sqs.topology import Topology
+
+_COUNTS: Final = (
+    "ApproximateNumberOfMessages",
+    "ApproximateNumberOfMessagesNotVisible",
+    "ApproximateNumberOfMessagesDelayed",
+)
+
+
+class SqsDriver:
+    """See ``brokerwq.driver.Driver``."""
+
+    def __init__(self, settings: SqsSettings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._open: _Open | None = None
+        self._capabilities = Capabilities(
+            lease=Lease.TIMED,
+            max_lease=MAX_LEASE,
+            max_claim=MAX_ENTRIES,
+            max_settle=MAX_ENTRIES,
+            max_send=MAX_ENTRIES,
+            max_message_bytes=wire.MAX_BYTES,
+            max_batch_bytes=wire.MAX_BYTES,
+            max_wait=settings.max_wait,
+            max_send_delay=0 if settings.fifo else MAX_DELAY,
+            max_release_delay=MAX_LEASE,
+            fences=False,
+            counts_receives=True,
+            uncounted_return=UncountedReturn.COUNTED if settings.fifo else UncountedReturn.COPY,
+            atomic_dead_letter=False,
+            ordered_groups=settings.fifo,
+            exact_stats=False,
+            durable=True,
+            lists_queues=True,
+        )
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See ``Driver.capabilities``. Of FIFO queues, if the settings say ``fifo``."""
+        return self._capabilities
+
+    async def open(self) -> None:
+        """See ``Driver.open``. One request proves the endpoint and the credentials."""
+        if self._open is not None:
+            return
+        async with AsyncExitStack() as stack:
+            receive, control = await stack.enter_async_context(
+                open_apis(self._settings, self._clock)
+            )
+            with suppress(PermissionDeniedError):  # it answered, and knows who we are
+                await control("list_queues", "", MaxResults=1)
+            self._open = _Open(self._settings, receive, control, stack.pop_all())
+
+    async def aclose(self) -> None:
+        """See ``Driver.aclose``."""
+        connection, self._open = self._open, None
+        if connection is not None:
+            await connection.aclose()
+
+    async def send(
+        self, queue: str, messages: Sequence[Message], delays: Sequence[float], /
+    ) -> Results:
+        """See ``Driver.send``."""
+        waits = [math.ceil(seconds_of(delay, "delay", floor=0.0)) for delay in delays]
+        connection = self._entered()
+        target = await connection.queues.find(queue)
+        encoded = [_encoded(message) for message in messages]
+        largest = max((one.size for one in encoded), default=0)
+        limit = await connection.queues.limit(target, largest)
+        results: list[DriverError | None] = [None] * len(messages)
+        entries: list[Entry] = []
+        places: list[int] = []
+        for nth, (message, one, wait) in enumerate(zip(messages, encoded, waits, strict=True)):
+            results[nth] = _refusal(target, one.size, wait, limit)
+            if results[nth] is None:
+                entries.append(_entry(target, message, one, wait))
+                places.append(nth)
+        if not entries:
+            return results
+        try:
+            answers: Results = await call_batch(
+                connection.control, "send_message_batch", target, entries
+            )
+        except DriverError as exc:
+            if isinstance(exc, QueueNotFoundError):
+                connection.queues.forget(queue)
+            if len(entries) == len(results):
+                raise
+            answers = [exc] * len(entries)
+        for nth, answer in zip(places, answers, strict=True):
+            results[nth] = answer
+        return results
+
+    async def consume(self, queue: str, /, *, lease: float | None, prefetch: int) -> Consumer:
+        """See ``Driver.consume``. SQS does not push: there is nothing to prefetch.
+
+        Leases are whole seconds and at least ``SHORTEST_LEASE``.
+        """
+        if lease is not None:
+            seconds = positive_seconds(lease, "lease")
+            if seconds > MAX_LEASE:
+                msg = f"lease is {seconds:g} seconds; SQS gives {MAX_LEASE:g} at most"
+                raise UnsupportedError(msg)
+        connection = self._entered()
+        connection.queues.forget(queue)  # it may have been deleted since it was met
+        source = await connection.queues.find(queue)
+        if lease is None:
+            found = await connection.queues.attributes(source, "VisibilityTimeout")
+            lease = float(found["VisibilityTimeout"])
+            if not 0 < lease <= MAX_LEASE:
+                msg = (
+                    f"queue {queue} hides a received message for {lease:g} seconds; "
+                    f"give the worker a lease of 1 to {MAX_LEASE:g} seconds"
+                )
+                raise ConfigError(msg)
+        whole = max(math.ceil(lease), SHORTEST_LEASE)
+        polls = Polls(connection.receive, source, whole, self._clock, self._settings)
+        consumer = SqsConsumer(
+            connection.control, connection.queues, source, polls, lease=whole, clock=self._clock
+        )
+        connection.consumers.add(consumer)
+        return consumer
+
+    async def declare(
+        self, spec: QueueSpec, /, *, check_only: bool = False
+    ) -> Sequence[Difference]:
+        """See ``Driver.declare``."""
+        connection = self._entered()
+        async with connection.declaring:  # who comes second finds what the first has made
+            topology = Topology(connection.control, connection.queues)
+            differences = await topology.declare(spec, check_only=check_only)
+            connection.queues.remember(spec)
+            return differences
+
+    async def inspect(self, queue: str, /) -> QueueStats:
+        """See ``Driver.inspect``. All counts are estimates that lag by a minute."""
+        connection = self._entered()
+        found = await connection.queues.find(queue)
+        ready, leased, delayed = await self._count(connection, found)
+        dead = UNKNOWN_COUNT
+        with suppress(QueueNotFoundError, PermissionDeniedError):
+            target = await connection.queues.dead_letter(found)
+            counts = await self._count(connection, target)
+            dead = Count(sum(counts), Certainty.ESTIMATE)
+        return QueueStats(
+            ready=Count(ready, Certainty.ESTIMATE),
+            leased=Count(leased, Certainty.ESTIMATE),
+            delayed=Count(delayed, Certainty.ESTIMATE),
+            dead=dead,
+        )
+
+    async def purge(self, queue: str, /) -> None:
+        """See ``Driver.purge``. Takes up to a minute, takes leased ones too, once a minute."""
+        connection = self._entered()
+        found = await connection.queues.find(queue)
+        await connection.control("purge_queue", queue, QueueUrl=found.url)
+
+    async def queues(self) -> Sequence[str]:
+        """See ``Driver.queues``: those that the prefix reaches."""
+        connection = self._entered()
+        prefix = joined_prefix(self._settings)
+        names: list[str] = []
+        token: str | None = None
+        while True:
+            more: dict[str, Any] = {} if token is None else {"NextToken": token}
+            answer = await connection.control(
+                "list_queues", "", QueueNamePrefix=prefix, MaxResults=1000, **more
+            )
+            for url in answer.get("QueueUrls") or ():
+                name = short_name(str(url).rpartition("/")[2], self._settings)
+                if name is not None:
+                    names.append(name)
+            token = answer.get("NextToken")
+            if not token:
+                return sorted(names)
+
+    async def _count(self, connection: _Open, queue: Queue) -> list[int]:
+        try:
+            found = await connection.queues.attributes(queue, *_COUNTS)
+        except QueueNotFoundError:
+            connection.queues.forget(queue.label)
+            raise
+        return [int(found.get(name, 0)) for name in _COUNTS]
+
+    def _entered(self) -> _Open:
+        if self._open is None:
+            msg = "the driver is not open"
+            raise ClosedError(msg)
+        return self._open
+
+
+class _Open:
+    """What a driver has while it is open."""
+
+    def __init__(
+        self, settings: SqsSettings, receive: Api, control: Api, clients: AsyncExitStack
+    ) -> None:
+        self.receive = receive
+        self.control = control
+        self.queues = Queues(control, settings)
+        self.consumers: set[SqsConsumer] = set()
+        self.declaring = asyncio.Lock()
+        self._clients = clients
+
+    async def aclose(self) -> None:
+        try:
+            await asyncio.gather(*(consumer.aclose() for consumer in self.consumers))
+            await self.receive.aclose()
+            await self.control.aclose()
+        finally:
+            await self._clients.aclose()
+
+
+def _refusal(queue: Queue, size: int, wait: int, limit: int) -> DriverError | None:
+    if size > limit:
+        return MessageTooLargeError(
+            f"the message has {size} bytes with its attributes; {queue.label} takes {limit}"
+        )
+    if wait and queue.is_fifo:
+        return UnsupportedError(f"{queue.label} is a FIFO queue, which delays no single message")
+    if wait > MAX_DELAY:
+        return UnsupportedError(f"a delay of {wait} seconds; SQS takes {MAX_DELAY} at most")
+    return None
+
+
+def _encoded(message: Message) -> wire.Encoded:
+    body, attributes = message.raw.get("Body"), message.raw.get("MessageAttributes")
+    if isinstance(body, str) and isinstance(attributes, dict):
+        # Somebody else's message that was received from SQS, on its way back there.
+        native = cast("wire.NativeAttributes", attributes)
+        copy = wire.encode_copy(body, native, message, make_room=True)
+        if copy is not None:
+            return copy
+    return wire.encode(message)
+
+
+def _entry(queue: Queue, message: Message, encoded: wire.Encoded, wait: int) -> Entry:
+    if queue.is_fifo:
+        # Without a group of its own a message waits for no other.
+        arguments = entry_of(encoded)
+        arguments["MessageGroupId"] = wire.group_id(message.group or message.id)
+        arguments["MessageDeduplicationId"] = wire.send_id(message)
+    else:
+        # Said even where it is 0, since the queue may have a delay of its own.
+        arguments = entry_of(encoded, wait)
+        if message.group:
+            arguments["MessageGroupId"] = wire.group_id(message.group)
+    return Entry(arguments, encoded.size)
+
+
+if TYPE_CHECKING:
+    from brokerwq.driver import Driver
+
+    _driver: type[Driver] = SqsDriver
+    _consumer: type[Consumer] = SqsConsumer

@@ -1,0 +1,180 @@
+"""RabbitMQ servers and drivers for tests."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import aiormq
+import pytest
+from aiormq.abc import AbstractChannel, DeliveredMessage
+from brokerwq_rabbitmq.driver import RabbitDriver
+from brokerwq_rabbitmq.settings import parse_url
+from pamqp.commands import Basic
+
+from brokerwq.clock import SYSTEM_CLOCK
+from brokerwq.driver import Consumer, Delivery, QueueSpec
+from brokerwq.errors import DriverError
+from brokerwq.message import Message, new_message_id
+from brokerwq.testing.servers import (
+    RabbitNode,
+    RabbitServer,
+    Release,
+    ServerUnavailableError,
+    TcpProxy,
+    native_node,
+    shared_rabbitmq,
+)
+
+T = TypeVar("T")
+RELEASES: tuple[Release, ...] = ("3.10", "4.3")
+PATIENCE = 15.0
+
+
+def skip_unless_required(release: Release, reason: ServerUnavailableError) -> None:
+    """Skip the test, except where CI says that this release must be there."""
+    if f"rabbitmq-{release}" in os.environ.get("BROKERWQ_REQUIRE", "").split(","):
+        raise reason
+    pytest.skip(str(reason))
+
+
+def server_or_skip(release: Release) -> RabbitServer:
+    try:
+        return shared_rabbitmq(release)
+    except ServerUnavailableError as exc:
+        skip_unless_required(release, exc)
+        raise
+
+
+def node_or_skip(release: Release, *, config: str = "") -> RabbitNode:
+    """A node of the test's own, not started yet; close it."""
+    try:
+        return native_node(release, config=config)
+    except ServerUnavailableError as exc:
+        skip_unless_required(release, exc)
+        raise
+
+
+def place_of(server: RabbitServer) -> tuple[str, int]:
+    host, _, port = server.url.rpartition("@")[2].rstrip("/").partition(":")
+    return host, int(port)
+
+
+def url_through(proxy: TcpProxy, server: RabbitServer) -> str:
+    credentials = server.url.partition("://")[2].rpartition("@")[0]
+    return f"amqp://{credentials}@{proxy.host}:{proxy.port}/"
+
+
+@asynccontextmanager
+async def opened(url: str, **options: Any) -> AsyncGenerator[RabbitDriver]:
+    query = "&".join(f"{name}={quote(str(value))}" for name, value in options.items())
+    driver = RabbitDriver(parse_url(f"{url}?{query}" if query else url), SYSTEM_CLOCK)
+    await driver.open()
+    try:
+        yield driver
+    finally:
+        await driver.aclose()
+
+
+async def claim(consumer: Consumer, count: int = 1, within: float = PATIENCE) -> list[Delivery]:
+    """Claim until there are ``count``."""
+    found: list[Delivery] = []
+    give_up_at = SYSTEM_CLOCK.now() + within
+    while len(found) < count:
+        left = give_up_at - SYSTEM_CLOCK.now()
+        assert left > 0, f"{count} messages must come, but only {len(found)} did"
+        found.extend(await consumer.claim(count - len(found), left))
+    return found
+
+
+async def eventually(question: Callable[[], Awaitable[T]], wanted: T) -> None:
+    """Ask until the answer is ``wanted``."""
+    give_up_at = SYSTEM_CLOCK.now() + PATIENCE
+    while (answer := await question()) != wanted:
+        assert SYSTEM_CLOCK.now() < give_up_at, f"{answer!r} never became {wanted!r}"
+        await asyncio.sleep(0.05)
+
+
+async def until_it_works(call: Callable[[], Awaitable[T]], within: float = PATIENCE) -> T:
+    """Call again as long as the error is one that may go away."""
+    give_up_at = SYSTEM_CLOCK.now() + within
+    while True:
+        try:
+            return await call()
+        except DriverError as exc:
+            if not exc.retryable or SYSTEM_CLOCK.now() >= give_up_at:
+                raise
+        await asyncio.sleep(0.1)
+
+
+def some(count: int, **fields: Any) -> list[Message]:
+    return [
+        Message(id=new_message_id(), body=str(nth).encode(), type="test", **fields)
+        for nth in range(count)
+    ]
+
+
+@dataclass
+class Lab:
+    """One server, and what a test makes on it."""
+
+    server: RabbitServer
+    _names: itertools.count[int] = field(default_factory=itertools.count)
+    _token: str = field(default_factory=lambda: secrets.token_hex(4))
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    def name(self) -> str:
+        # Never a name twice: channels remember the type of a queue beyond its deletion.
+        return f"test-{self._token}-{next(self._names)}"
+
+    def spec(self, **fields: Any) -> QueueSpec:
+        return QueueSpec(name=self.name(), **fields)
+
+    @asynccontextmanager
+    async def channel(self) -> AsyncGenerator[AbstractChannel]:
+        """A plain client's channel, for what others do to our queues."""
+        connection = await aiormq.connect(self.url)
+        try:
+            yield await connection.channel(on_return_raises=True)
+        finally:
+            await connection.close()
+
+    async def publish(self, queue: str, body: bytes, properties: Basic.Properties) -> None:
+        async with self.channel() as channel:
+            await channel.basic_publish(
+                body, routing_key=queue, properties=properties, mandatory=True
+            )
+
+    async def get(self, queue: str) -> DeliveredMessage:
+        """Take one message with a plain client, as soon as there is one."""
+        give_up_at = SYSTEM_CLOCK.now() + PATIENCE
+        async with self.channel() as channel:
+            while SYSTEM_CLOCK.now() < give_up_at:
+                message = await channel.basic_get(queue, no_ack=True)
+                if isinstance(message.delivery, Basic.GetOk):
+                    return message
+                await asyncio.sleep(0.05)
+        pytest.fail(f"nothing came to {queue}")
+
+    async def ready(self, queue: str) -> int:
+        async with self.channel() as channel:
+            answer = await channel.queue_declare(queue, passive=True)
+            return answer.message_count or 0
+
+    async def delete(self, *queues: str) -> None:
+        async with self.channel() as channel:
+            for queue in queues:
+                await channel.queue_delete(queue)
+
+    async def ctl(self, *arguments: str) -> str:
+        return await asyncio.to_thread(self.server.ctl, *arguments)

@@ -1,0 +1,365 @@
+"""What the adapter makes of a service that throttles, forgets, repeats itself and hangs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from brokerwq.driver import Mark, Results
+from brokerwq.errors import (
+    AuthenticationError,
+    ConnectionLostError,
+    LeaseLostError,
+    PermissionDeniedError,
+    QueueNotFoundError,
+    ThrottledError,
+    TransientError,
+)
+from brokerwq.message import DeadLetterNote, Message, new_message_id
+from brokerwq.testing import FakeClock
+from brokerwq.testing import sqs_faults as fault
+
+if TYPE_CHECKING:
+    from tests.adapters.sqs.conftest import Lab
+
+SEND = "send_message_batch"
+DELETE = "delete_message_batch"
+CHANGE = "change_message_visibility_batch"
+RECEIVE = "receive_message"
+NOTE = DeadLetterNote(reason="failed")
+
+
+def _message(nth: int) -> Message:
+    return Message(id=new_message_id(), body=str(nth).encode(), type="t")
+
+
+async def test_a_throttled_send_is_retryable_and_stores_nothing(lab: Lab) -> None:
+    driver = await lab.driver()
+    await lab.queue(driver)
+    lab.faults.then(SEND, fault.throttled())
+
+    with pytest.raises(ThrottledError) as raised:
+        await lab.send(driver, b"1")
+    assert raised.value.retryable
+
+    await lab.send(driver, b"2")
+    consumer = await lab.consumer(driver)
+    assert [item.message.body for item in await consumer.claim(10, 1)] == [b"2"]
+
+
+async def test_a_failed_entry_of_a_send_fails_alone(lab: Lab) -> None:
+    driver = await lab.driver()
+    await lab.queue(driver)
+    lab.faults.then(SEND, fault.partly_failed(1))
+    messages = [_message(nth) for nth in range(3)]
+
+    results = await driver.send("q", messages, [0.0] * 3)
+
+    assert [type(result) for result in results] == [type(None), TransientError, type(None)]
+    claimed = await lab.claim(await lab.consumer(driver), 2)
+    assert {item.message.id for item in claimed} == {messages[0].id, messages[2].id}
+
+
+async def test_an_entry_that_the_answer_leaves_out_is_not_taken_for_done(lab: Lab) -> None:
+    driver = await lab.driver()
+    await lab.queue(driver)
+    lab.faults.then(SEND, fault.left_out(0))
+
+    results = await driver.send("q", [_message(1), _message(2)], [0.0, 0.0])
+
+    assert isinstance(results[0], TransientError)
+    assert results[1] is None
+
+
+async def test_a_failed_entry_of_an_ack_can_be_acked_again(lab: Lab) -> None:
+    driver = await lab.driver()
+    await lab.queue(driver)
+    await lab.send(driver, b"1", b"2", b"3")
+    consumer = await lab.consumer(driver)
+    held = await lab.claim(consumer, 3)
+    lab.faults.then(DELETE, fault.partly_failed(0, 2))
+
+    first = await consumer.ack(held)
+    second = await consumer.ack(held)
+
+    assert [type(result) for result in first] == [TransientError, type(None), TransientError]
+    assert second == [None, None, None]
+    assert (await driver.inspect("q")).leased.value == 0
+
+
+async def test_a_refused_handle_is_a_lost_lease_of_that_message_alone(lab: Lab) -> None:
+    driver = await lab.driver()
+    await lab.queue(driver)
+    await lab.send(driver, b"1", b"2")
+    consumer = await lab.consumer(driver)
+    held = await lab.claim(consumer, 2)
+    stale = fault.partly_failed(0, code="ReceiptHandleIsInvalid")
+    lab.faults.then(DELETE, stale)
+    lab.faults.then(CHANGE, stale)
+
+    for results in (await consumer.extend(held, 60), await consumer.ack(held)):
+        assert [type(result) for result in results] == [LeaseLostError, type(None)]
+
+
+async def test_an_ack_whose_answer_was_lost_may_be_repeated(lab: Lab) -> None:
+    driver = await lab.driver()
+    await lab.queue(driver)
+    await lab.send(driver, b"1")
+    consumer = await lab.consumer(driver)
+    held = await lab.claim(consumer, 1)
+    lab.faults.then(DELETE, fault.answer_lost())
+
+    with pytest.raises(ConnectionLostError):
+        await consumer.ack(held)
+
+    assert await consumer.ack(held) == [None]
+
+
+async def test_a_copy_is_made_once_though_the_delete_failed(lab: Lab) -> None:
+    driver = await lab.driver()
+    await lab.queue(driver)
+    await lab.send(driver, b"1")
+    consumer = await lab.consumer(driver)
+    held = await lab.claim(consumer, 1)
+    lab.faults.then(DELETE, fault.throttled())
+    with pytest.raises(ThrottledError):
+        await consumer.put_back(held, [0.0], [Mark(attempts=1)])
+
+    assert await consumer.put_back(held, [0.0], [Mark(attempts=1)]) == [None]
+
+    again = await lab.claim(consumer, 1)
+    assert (again[0].message.attempts, again[0].receives) == (1, 1)
+    assert await consumer.claim(1, 1) == []
+
+
+@pytest.mark.parametrize("way", ["release", "dead_letter", "ack"])
+async def test_once_a_copy_is_confirmed_any_settle_only_deletes(lab: Lab, way: str) -> None:
+    driver = await lab.driver()
+    await lab.queue(driver)
+    await lab.send(driver, b"1")
+    consumer = await lab.consumer(driver)
+    held = await lab.claim(consumer, 1)
+    lab.faults.then(DELETE, fault.unavailable())
+    with pytest.raises(TransientError):
+        await consumer.put_back(held, [0.0], [Mark()])
+
+    if way == "release":
+        assert await consumer.release(held, [0.0]) == [None]
+    elif way == "ack":
+        assert await consumer.ack(held) == [None]
+    else:
+        assert await consumer.dead_letter(held, [NOTE]) == [None]
+
+    await lab.claim(consumer, 1)
+    assert await consumer.claim(1, 1) == []
+    assert (await driver.inspect("q")).dead.value == 0
+
+
+async def test_a_batch_is_copied_and_deleted_item_by_item(lab: Lab) -> None:
+    driver = await lab.driver()
+    await lab.queue(driver)
+    await lab.send(driver, b"1", b"2", b"3")
+    consumer = await lab.consumer(driver)
+    held = await lab.claim(consumer, 3)
+    lab.faults.then(SEND, fault.partly_failed(0))
+    lab.faults.then(DELETE, fault.partly_failed(0))
+
+    first = await consumer.dead_letter(held, [NOTE] * 3)
+    second = await consumer.dead_letter(held, [NOTE] * 3)
+
+    assert [type(result) for result in first] == [TransientError, TransientError, type(None)]
+    # The third was done before: its lease is over.
+    assert [type(result) for result in second] == [type(None), type(None), LeaseLostError]
+    dead = await lab.claim(await lab.consumer(driver, "q-dead"), 3)
+    assert {item.message.body for item in dead} == {b"1", b"2", b"3"}
+    assert (await driver.inspect("q")).leased.value == 0
+
+
+async def test_without_permission_to_send_a_put_back_is_counted(lab: Lab) -> None:
+    driver = await lab.driver()
+    await lab.queue(driver)
+    await lab.send(driver, b"1")
+    consumer = await lab.consumer(driver)
+    lab.faults.calls.clear()
+    lab.faults.then(SEND, fault.denied())
+
+    for receives in (1, 2, 3):
+        held = await lab.claim(consumer, 1)
+        assert held[0].receives == receives
+        assert await consumer.put_back(held, [0.0], [Mark()]) == [None]
+
+    assert lab.faults.calls[SEND] == 1
+
+
+async def test_a_missing_dead_letter_queue_keeps_the_message(lab: Lab) -> None:
+    driver = await lab.driver()
+    await lab.queue(driver)
+    await lab.send(driver, b"1")
+    consumer = await lab.consumer(await lab.driver())
+    held = await lab.claim(consumer, 1)
+    lab.faults.then("get_queue_url", fault.refused("QueueDoesNotExist"))
+
+    with pytest.raises(QueueNotFoundError):
+        await consumer.dead_letter(held, [NOTE])
+
+    assert await consumer.release(held, [0.0]) == [None]
+    await lab.claim(consumer, 1)
+
+
+async def test_a_service_error_while_receiving_is_no_empty_queue(lab: Lab) -> None:
+    driver = await lab.driver()
+    await lab.queue(driver)
+    consumer = await lab.consumer(driver)
+    lab.faults.then(RECEIVE, fault.unavailable(), fault.refused("OverLimit"))
+
+    with pytest.raises(TransientError):
+        await consumer.claim(1, 1)
+    with pytest.raises(ThrottledError):
+        await consumer.claim(1, 1)
+
+    await lab.send(driver, b"1")
+    await lab.claim(consumer, 1)
+
+
+async def test_an_empty_receive_does_not_hide_messages(lab: Lab) -> None:
+    driver = await lab.driver()
+    await lab.queue(driver)
+    await lab.send(driver, b"1")
+    consumer = await lab.consumer(driver)
+    lab.faults.then(RECEIVE, fault.nothing_there())
+
+    assert await consumer.claim(1, 0) == []
+    await lab.claim(consumer, 1)
+
+
+async def test_a_message_delivered_twice_is_two_deliveries_of_one_id(lab: Lab) -> None:
+    driver = await lab.driver()
+    await lab.queue(driver)
+    await lab.send(driver, b"1", b"2")
+    consumer = await lab.consumer(driver)
+    lab.faults.then(RECEIVE, fault.twice())
+
+    held = await consumer.claim(10, 1)
+
+    assert len(held) == 4
+    assert len({item.message.id for item in held}) == 2
+    assert await consumer.ack(held) == [None] * 4
+
+
+async def test_a_claim_brings_no_more_than_asked_even_if_the_answer_does(lab: Lab) -> None:
+    driver = await lab.driver()
+    await lab.queue(driver)
+    await lab.send(driver, b"1", b"2")
+    consumer = await lab.consumer(driver)
+    lab.faults.then(RECEIVE, fault.twice())
+
+    assert len(await consumer.claim(1, 1)) == 1
+    await consumer.quiesce()
+
+
+@pytest.mark.parametrize("code", ["ExpiredToken", "InvalidClientTokenId", "SignatureDoesNotMatch"])
+async def test_refused_credentials_are_no_transient_failure(lab: Lab, code: str) -> None:
+    driver = await lab.driver()
+    await lab.queue(driver)
+    lab.faults.then(SEND, fault.refused(code, 403))
+
+    with pytest.raises(AuthenticationError) as raised:
+        await lab.send(driver, b"1")
+
+    assert not raised.value.retryable
+    assert code in str(raised.value)
+
+
+async def test_a_denied_call_names_the_permission_it_needs(lab: Lab) -> None:
+    driver = await lab.driver()
+    await lab.queue(driver)
+    consumer = await lab.consumer(driver)
+    lab.faults.then(SEND, fault.denied())
+    lab.faults.then(RECEIVE, fault.denied())
+
+    with pytest.raises(PermissionDeniedError, match="need sqs:SendMessage"):
+        await lab.send(driver, b"1")
+    with pytest.raises(PermissionDeniedError, match="need sqs:ReceiveMessage"):
+        await consumer.claim(1, 1)
+
+
+async def test_opening_needs_no_permission_to_list(lab: Lab) -> None:
+    lab.faults.then("list_queues", fault.denied())
+
+    await lab.driver()
+
+
+async def test_opening_without_an_answer_is_a_lost_connection(lab: Lab) -> None:
+    lab.faults.then("list_queues", fault.unavailable())
+
+    with pytest.raises(TransientError):
+        await lab.driver()
+
+
+async def test_a_hanging_answer_ends_as_a_lost_connection(lab: Lab) -> None:
+    clock = FakeClock()
+    driver = await lab.driver(clock)
+    await lab.queue(driver)
+    lab.faults.then(SEND, fault.hanging_for_good())
+    sending = asyncio.ensure_future(lab.send(driver, b"1"))
+    while lab.faults.calls[SEND] == 0:
+        await asyncio.sleep(0.01)
+
+    clock.advance(20)
+
+    with pytest.raises(ConnectionLostError, match="no answer within"):
+        await sending
+
+
+async def test_a_send_repeated_after_a_lost_answer_is_stored_once_on_a_fifo_queue(
+    lab: Lab,
+) -> None:
+    driver = await lab.driver(fifo=True)
+    await lab.queue(driver)
+    message = _message(1)
+    lab.faults.then(SEND, fault.answer_lost())
+    with pytest.raises(ConnectionLostError):
+        await driver.send("q", [message], [0.0])
+
+    assert await driver.send("q", [message], [0.0]) == [None]
+
+    consumer = await lab.consumer(driver)
+    await consumer.ack(await lab.claim(consumer, 1))
+    assert await consumer.claim(1, 1) == []
+
+
+async def test_nothing_is_lost_while_half_of_all_calls_are_throttled(lab: Lab) -> None:
+    driver = await lab.driver()
+    await lab.queue(driver)
+    consumer = await lab.consumer(driver)
+    lab.faults.often("*", 0.5, fault.throttled())
+    sent = [_message(nth) for nth in range(30)]
+    for start in range(0, 30, 10):
+        await _until_done(driver.send, "q", sent[start : start + 10], [0.0] * 10)
+    done: set[str] = set()
+    for _ in range(400):
+        try:
+            held = await consumer.claim(10, 0)
+        except ThrottledError:
+            continue
+        if held:
+            await _until_done(consumer.ack, held)
+            done |= {item.message.id for item in held}
+        if len(done) == len(sent):
+            break
+
+    assert done == {message.id for message in sent}
+
+
+async def _until_done(call: Callable[..., Awaitable[Results]], *arguments: object) -> None:
+    for _ in range(100):
+        try:
+            results = await call(*arguments)
+        except ThrottledError:
+            continue
+        assert list(results) == [None] * len(results)
+        return
+    pytest.fail("never done")

@@ -1,0 +1,110 @@
+"""SQS keeps the contract, on two servers that are not AWS; what each gets wrong is listed here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import ClassVar
+
+import pytest
+
+from brokerwq.driver import Driver
+from brokerwq.testing import Harness
+from brokerwq.testing.pytest_suite import ConformanceSuite
+from brokerwq.testing.servers.localstack import LocalStackUnavailableError, SqsServer, localstack
+from brokerwq.testing.servers.moto import moto
+from brokerwq.testing.sqs_proxy import SqsProxy, sqs_proxy
+
+# LocalStack ends leases and delays once a second, and its counts lag as much.
+LEASE = 3.0
+DELAY = 2.0
+MAX_WAIT = 6
+"""Longer than a lease, so that a claim can wait for the end of one."""
+
+ID_IS_DEDUPLICATED = (
+    "a FIFO queue drops what is sent twice under one id within five minutes: it is asked to"
+)
+LOCALSTACK_BLOCKS_GROUPS = (
+    "LocalStack gives no FIFO message back whose lease ended while one that was received "
+    "earlier is leased, of whatever group"
+)
+
+
+def needs(module: str) -> None:
+    """Skip without ``module``, unless SQS has to be tested."""
+    if "sqs" not in os.environ.get("BROKERWQ_REQUIRE", "").split(","):
+        pytest.importorskip(module)
+
+
+def sdk_environment(stack: ExitStack) -> None:
+    """Credentials of nobody, so that the SDK does not look for any on this machine."""
+    needs("aiobotocore")
+    patch = stack.enter_context(pytest.MonkeyPatch.context())
+    for name, value in SqsServer(endpoint="").environment.items():
+        patch.setenv(name, value)
+
+
+@pytest.fixture(scope="module")
+def localstack_proxy() -> Generator[SqsProxy]:
+    with ExitStack() as stack:
+        sdk_environment(stack)
+        try:
+            server = stack.enter_context(localstack())
+        except LocalStackUnavailableError as exc:
+            if "sqs" in os.environ.get("BROKERWQ_REQUIRE", "").split(","):
+                raise
+            pytest.skip(str(exc))
+        yield stack.enter_context(sqs_proxy(server.endpoint))
+
+
+@pytest.fixture(scope="module")
+def moto_proxy() -> Generator[SqsProxy]:
+    with ExitStack() as stack:
+        sdk_environment(stack)
+        needs("moto.server")
+        server = stack.enter_context(moto())
+        yield stack.enter_context(sqs_proxy(server.endpoint))
+
+
+def harness_of(proxy: SqsProxy, **options: object) -> Harness:
+    url = SqsServer(endpoint=proxy.endpoint).url("conform", max_wait=MAX_WAIT, timeout=5, **options)
+
+    async def cut(_: Driver) -> None:
+        proxy.cut()
+
+    return replace(
+        Harness.from_url(url),
+        shortest_lease=LEASE,
+        shortest_delay=DELAY,
+        cut_connection=cut,
+        outage=proxy.outage,
+    )
+
+
+class TestStandardQueuesOnLocalStack(ConformanceSuite):
+    @pytest.fixture
+    def harness(self, localstack_proxy: SqsProxy) -> Harness:
+        return harness_of(localstack_proxy)
+
+
+class TestFifoQueuesOnLocalStack(ConformanceSuite):
+    known_failures: ClassVar = {
+        "sending.one_id_may_be_stored_twice": ID_IS_DEDUPLICATED,
+        "lost_leases.an_ack_answers_for_each": LOCALSTACK_BLOCKS_GROUPS,
+        "lost_leases.an_extend_answers_for_each": LOCALSTACK_BLOCKS_GROUPS,
+        "lost_leases.a_release_answers_for_each": LOCALSTACK_BLOCKS_GROUPS,
+        "lost_leases.a_put_back_answers_for_each": LOCALSTACK_BLOCKS_GROUPS,
+        "lost_leases.a_dead_letter_answers_for_each": LOCALSTACK_BLOCKS_GROUPS,
+    }
+
+    @pytest.fixture
+    def harness(self, localstack_proxy: SqsProxy) -> Harness:
+        return harness_of(localstack_proxy, fifo="true")
+
+
+class TestStandardQueuesOnMoto(ConformanceSuite):
+    @pytest.fixture
+    def harness(self, moto_proxy: SqsProxy) -> Harness:
+        return harness_of(moto_proxy)
