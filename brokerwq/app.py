@@ -55,11 +55,9 @@ class App:
     Args:
         url: The broker; None takes ``BROKERWQ_URL``, and without that
             ``sqlite:///brokerwq.db``.
-        store: Where the keys of finished work are kept, for workers with ``once``: a store
-            of ``brokerwq.idempotency``, or its URL (``sqlite:///work.db``). One alone changes
-            nothing.
-        name: Of this application. Its workers' keys are its own, also in a store that
-            several applications share; needed for ``once``. Keep it for ever.
+        store: Where keys of finished work are kept, for ``once``: a store of
+            ``brokerwq.idempotency`` or its URL (``sqlite:///work.db``).
+        name: Of this application, kept for ever: ``once`` keeps its keys apart by it.
         queues: Properties of queues, where the ones that the workers imply are not meant.
         retry: For workers that have no policy of their own; None takes the settings'.
         lease: Seconds a claim lasts, for workers that do not say; None takes the setting's.
@@ -347,9 +345,7 @@ class App:
         return await send_in_chunks(self.broker(), queue, outgoing)
 
     async def relay_outbox(self) -> int:
-        """Send what transactions have left in the store's outbox; how many were sent.
-
-        Runners do so by themselves, every second and after each job.
+        """Send what is in the store's outbox, as runners do every second; how many were sent.
 
         Raises:
             StoreError: the store cannot be reached, or refused.

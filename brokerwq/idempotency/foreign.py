@@ -59,7 +59,12 @@ def foreign(tx: Any, clock: Clock) -> Foreign:
         from brokerwq.idempotency.stores._sqlite_foreign import ForeignSqlite  # noqa: PLC0415
 
         return ForeignSqlite(tx, clock)
-    msg = f"tx must be a sqlite3.Connection, not {type(tx).__module__}.{type(tx).__name__}"
+    if type(tx).__module__.partition(".")[0] == "asyncpg":
+        from brokerwq.idempotency.stores._asyncpg_foreign import ForeignAsyncpg  # noqa: PLC0415
+
+        return ForeignAsyncpg(tx)
+    found = f"{type(tx).__module__}.{type(tx).__name__}"
+    msg = f"tx must be a connection of sqlite3 or asyncpg, not {found}"
     raise ConfigError(msg)
 
 

@@ -9,7 +9,9 @@ from brokerwq.idempotency.stores.sqlite import SqliteStore
 
 
 def open_store(url: str, *, clock: Clock = SYSTEM_CLOCK, create: bool = True) -> Store:
-    """The store at ``url``: ``sqlite:///relative.db`` or ``sqlite:////absolute.db``.
+    """The store at ``url``.
+
+    ``sqlite:///relative.db``, ``sqlite:////absolute.db``, or ``postgresql://…`` (asyncpg).
 
     Nothing is connected yet.
 
@@ -19,5 +21,9 @@ def open_store(url: str, *, clock: Clock = SYSTEM_CLOCK, create: bool = True) ->
     scheme, _, path = url.partition("://")
     if scheme == "sqlite" and path.startswith("/"):
         return SqliteStore(path[1:], clock=clock, create=create)
-    msg = f"no store is known by {scheme or url!r:.50}://; write sqlite:///work.db"
+    if scheme in ("postgresql", "postgres"):
+        from brokerwq.idempotency.stores.asyncpg import AsyncpgStore  # noqa: PLC0415 -- an extra
+
+        return AsyncpgStore(url)
+    msg = f"no store is known by {scheme or url!r:.50}://; write sqlite:///… or postgresql://…"
     raise ConfigError(msg)

@@ -23,7 +23,6 @@ from typing import Any
 
 from brokerwq import App, Job, QueueSpec, RetryPolicy, Runner, Tx
 
-QUEUE = "work"
 STRATEGIES = ("none", "mark-first", "marker", "transactional", "lease_tx")
 
 
@@ -45,6 +44,7 @@ class Setting:
         faults_every: Mean seconds between two faults.
         fault_seconds: Faults end after so long, if the queue is not empty before.
         seed: Of the faults.
+        queue: Its name.
     """
 
     strategy: str
@@ -62,6 +62,7 @@ class Setting:
     faults_every: float = 0.08
     fault_seconds: float = 40.0
     seed: int = 1
+    queue: str = "work"
 
     @property
     def effects(self) -> Path:
@@ -105,13 +106,13 @@ def build_app(setting: Setting) -> App:
         store=setting.store or f"sqlite:///{setting.effects}",
         name="campaign",
         lease=setting.lease,
-        queues=[QueueSpec(name=QUEUE, broker_limit=10_000)],
+        queues=[QueueSpec(name=setting.queue, broker_limit=10_000)],
         retry=RetryPolicy(max_attempts=100, base=0.05, cap=0.2),
     )
     options: dict[str, Any] = {}
     if setting.strategy in ("marker", "transactional", "lease_tx"):
         options["once"] = setting.strategy
-    app.worker(QUEUE, name="work", key="n", **options)(_handlers(setting)[setting.strategy])
+    app.worker(setting.queue, name="work", key="n", **options)(_handlers(setting)[setting.strategy])
     return app
 
 
@@ -281,14 +282,11 @@ class Faults:
 async def run_campaign(
     setting: Setting,
     *,
-    prepare: Callable[[], object] | None = None,
     read: Callable[[], list[tuple[int, int]]] | None = None,
     drain_seconds: float = 60.0,
 ) -> Found:
-    """Run ``setting``; ``prepare`` and ``read`` are for effects that are not in SQLite."""
+    """Run ``setting``; ``read`` reads effects that are not in SQLite."""
     prepare_sqlite(setting.effects)
-    if prepare is not None:
-        prepare()
     app = build_app(setting)
     worker: Any = app.workers[0]
     rng = random.Random(setting.seed)  # noqa: S311 -- no secret
@@ -302,11 +300,14 @@ async def run_campaign(
         await asyncio.to_thread(faults.start)
         await _strike(app, faults, setting)
         faults.thaw(all_=True)
-        left = await _drained(app, faults, drain_seconds)
+        await _drained(app, faults, drain_seconds)
         seconds = time.monotonic() - started
     finally:
         await asyncio.to_thread(faults.stop)
-    stats = await app.broker().inspect(QUEUE)
+    # Where the broker cannot count what is leased, its runners may have stopped too early.
+    await asyncio.wait_for(Runner(app, log=False).drain(handle_signals=False), drain_seconds)
+    left = await _left(app)
+    stats = await app.broker().inspect(setting.queue)
     await app.aclose()
     rows = (read or (lambda: read_sqlite(setting.effects)))()
     return _count(setting, rows, faults, left=left, dead=stats.dead.value, seconds=seconds)
@@ -330,16 +331,15 @@ async def _strike(app: App, faults: Faults, setting: Setting) -> None:
 
 
 async def _left(app: App) -> int:
-    stats = await app.broker().inspect(QUEUE)
+    stats = await app.broker().inspect(app.workers[0].queue)
     return stats.ready.value + stats.leased.value + stats.delayed.value
 
 
-async def _drained(app: App, faults: Faults, seconds: float) -> int:
+async def _drained(app: App, faults: Faults, seconds: float) -> None:
     end = time.monotonic() + seconds
-    while (left := await _left(app)) and time.monotonic() < end:
+    while await _left(app) and time.monotonic() < end:
         faults.check_alive()
         await asyncio.sleep(0.1)
-    return left
 
 
 def _count(

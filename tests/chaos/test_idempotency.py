@@ -7,13 +7,21 @@ variable ``CAMPAIGN=full`` asks for 500 keys and three seeds, ``make chaos-idemp
 
 from __future__ import annotations
 
+import asyncio
 import os
+import subprocess
+import uuid
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import pytest
 
+from brokerwq.testing.servers.postgres import program
 from tests.chaos.campaign import Found, Setting, run_campaign
+from tests.idempotency.stores import postgres_schema
 
+Read: TypeAlias = Callable[[], list[tuple[int, int]]]
 FULL = os.environ.get("CAMPAIGN") == "full"
 KEYS = 500 if FULL else 120
 SEEDS = (1, 2, 3) if FULL else (1,)
@@ -21,16 +29,19 @@ SEEDS = (1, 2, 3) if FULL else (1,)
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
-async def campaign(folder: Path, strategy: str, seed: int) -> Found:
+async def campaign(
+    folder: Path, strategy: str, seed: int, *, url: str = "", read: Read | None = None, **more: Any
+) -> Found:
     setting = Setting(
         strategy=strategy,
-        url=f"sqlite:///{folder / 'queue.db'}",
+        url=url or f"sqlite:///{folder / 'queue.db'}",
         folder=folder,
         keys=KEYS,
         seed=seed,
         fault_seconds=40.0 if FULL else 10.0,
+        **more,
     )
-    found = await run_campaign(setting)
+    found = await run_campaign(setting, read=read)
     print(f"{strategy}, seed {seed}: {found}")
     return found
 
@@ -43,6 +54,57 @@ async def test_every_key_has_exactly_one_effect(tmp_path: Path, strategy: str, s
     assert (found.extra, found.lost, found.left, found.dead) == (0, 0, 0, 0)
     assert found.fences_fall == 0
     assert found.kills + found.freezes > 10
+
+
+@pytest.mark.parametrize("strategy", ["transactional", "lease_tx"])
+async def test_with_the_work_in_postgres_it_is_the_same(tmp_path: Path, strategy: str) -> None:
+    pytest.importorskip("asyncpg")
+    with postgres_schema() as dsn:
+        run = [
+            program("psql") or "psql",
+            dsn.replace("?search_path=", "?options=-csearch_path="),
+            "-qtA",
+            "-c",
+        ]
+        await make_tables(dsn)
+
+        def read() -> list[tuple[int, int]]:
+            sql = "SELECT n, fence FROM effects ORDER BY seq"
+            done = subprocess.run([*run, sql], check=True, capture_output=True, text=True)
+            rows = [line.split("|") for line in done.stdout.split()]
+            return [(int(n), int(fence)) for n, fence in rows]
+
+        found = await campaign(tmp_path, strategy, 1, store=dsn, read=read)
+
+    assert (found.extra, found.lost, found.left, found.dead) == (0, 0, 0, 0)
+    assert found.fences_fall == 0
+
+
+async def make_tables(dsn: str) -> None:
+    from brokerwq.idempotency.stores.asyncpg import AsyncpgStore
+
+    store = AsyncpgStore(dsn)
+    await store.init()
+    await store._fetch(
+        "CREATE TABLE effects (seq serial PRIMARY KEY, n integer NOT NULL, fence bigint NOT NULL)"
+    )
+    await store.aclose()
+
+
+@pytest.mark.parametrize("strategy", ["transactional", "lease_tx", "none"])
+async def test_over_rabbitmq_it_is_the_same(tmp_path: Path, strategy: str) -> None:
+    from brokerwq.testing.servers import ServerUnavailableError, shared_rabbitmq
+
+    pytest.importorskip("aio_pika")
+    try:
+        server = await asyncio.to_thread(shared_rabbitmq)
+    except ServerUnavailableError as exc:
+        pytest.skip(str(exc))
+
+    found = await campaign(tmp_path, strategy, 1, url=server.url, queue=f"once-{uuid.uuid4().hex}")
+
+    assert (found.lost, found.left, found.dead) == (0, 0, 0)
+    assert (found.extra == 0) == (strategy != "none")
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import subprocess
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import pytest
+
 from brokerwq.clock import SYSTEM_CLOCK, Clock
 from brokerwq.idempotency import SqliteStore, Store
 from brokerwq.idempotency.record import Claim
 from brokerwq.testing import FakeClock
+from brokerwq.testing.servers.postgres import program, shared_postgres
 
 Opener: TypeAlias = Callable[[Path], AbstractAsyncContextManager["Bench"]]
 
@@ -87,9 +92,60 @@ async def sqlite_on_fake_clock(folder: Path) -> AsyncGenerator[Bench]:
         yield bench
 
 
-STORES: dict[str, Opener] = {"sqlite": sqlite, "sqlite, fake clock": sqlite_on_fake_clock}
-RECORDS: tuple[str, ...] = ("sqlite, fake clock",)
-TRANSACTIONAL: tuple[str, ...] = ("sqlite",)
+@asynccontextmanager
+async def asyncpg(_folder: Path) -> AsyncGenerator[Bench]:
+    from brokerwq.idempotency.stores.asyncpg import AsyncpgStore
+
+    opened: list[AsyncpgStore] = []
+    with postgres_schema() as dsn:
+
+        def another() -> AsyncpgStore:
+            store = AsyncpgStore(dsn)
+            opened.append(store)
+            return store
+
+        async def write(conn: Any, n: int) -> object:
+            return await conn.execute("INSERT INTO effects VALUES ($1)", n)
+
+        async def run(conn: Any, sql: str) -> object:
+            return await conn.execute(sql)
+
+        async def effects() -> list[int]:
+            rows = await opened[0]._fetch("SELECT n FROM effects ORDER BY n")
+            return [row[0] for row in rows]
+
+        store = another()
+        await store.init()
+        await store._fetch("CREATE TABLE effects (n integer NOT NULL CHECK (n < 1000))")
+        try:
+            yield Bench(store, asyncio.sleep, another, write, run, effects)
+        finally:
+            for each in opened:
+                await each.aclose()
+
+
+@contextmanager
+def postgres_schema() -> Generator[str]:
+    """A schema of one's own on the shared server; its URL."""
+    try:
+        server = shared_postgres()
+    except FileNotFoundError as exc:
+        pytest.skip(str(exc))
+    name = f"t{uuid.uuid4().hex}"
+    psql = [program("psql") or "psql", server.url, "-q", "-c"]
+    subprocess.run([*psql, f"CREATE SCHEMA {name}"], check=True)
+    yield f"{server.url}?search_path={name}"
+    drop = f"SET client_min_messages = error; DROP SCHEMA {name} CASCADE"
+    subprocess.run([*psql, drop], check=True)
+
+
+STORES: dict[str, Opener] = {
+    "sqlite": sqlite,
+    "sqlite, fake clock": sqlite_on_fake_clock,
+    "asyncpg": asyncpg,
+}
+RECORDS: tuple[str, ...] = ("sqlite, fake clock", "asyncpg")
+TRANSACTIONAL: tuple[str, ...] = ("sqlite", "asyncpg")
 
 _owners = count(1)
 

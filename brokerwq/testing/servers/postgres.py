@@ -5,36 +5,64 @@ Its programs refuse to run as root; then the system user ``postgres`` runs them.
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
-import socket
+import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from brokerwq.testing.servers.probe import free_port
 
 _PATIENCE: Final = 30.0
 _USER: Final = "postgres"
 _DEBIAN: Final = Path("/usr/lib/postgresql")
 
 
-@dataclass(frozen=True, slots=True)
 class Postgres:
-    """A running server.
+    """A server in a folder of its own.
 
     Attributes:
         url: ``postgresql://postgres@127.0.0.1:PORT/postgres``.
-        folder: Its data.
-        process: It; killed and started anew by tests of outages.
     """
 
-    url: str
-    folder: Path
-    process: subprocess.Popen[bytes]
+    def __init__(self, folder: Path, port: int, command: list[str]) -> None:
+        self.url = f"postgresql://postgres@127.0.0.1:{port}/postgres"
+        self._folder = folder
+        self._port = port
+        self._command = command
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, with what it stored before.
+
+        Raises:
+            RuntimeError: it did not start.
+        """
+        process = self._process = subprocess.Popen(  # noqa: S603 -- our own words
+            self._command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=self._folder,
+        )
+        _wait(process, self._port)
+
+    def stop(self) -> None:
+        """Stop it at once, cutting off whoever is connected; harmless if it does not run."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def program(name: str) -> str | None:
@@ -75,29 +103,30 @@ def postgres(**settings: str) -> Generator[Postgres]:
         command = [server, "-D", str(data)]
         for name, value in options.items():
             command += ["-c", f"{name}={value}"]
-        process = subprocess.Popen(  # noqa: S603 -- our own words
-            _as_user(command), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder
-        )
+        running = Postgres(folder, port, _as_user(command))
         try:
-            _wait(process, port)
-            yield Postgres(f"postgresql://postgres@127.0.0.1:{port}/postgres", folder, process)
+            running.start()
+            yield running
         finally:
-            process.terminate()
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            running.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def free_port() -> int:
-    """A port on which nobody listens now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+_shared: list[Postgres] = []
+
+
+def shared_postgres() -> Postgres:
+    """One server for the whole process: started at the first call, gone at its exit.
+
+    Raises:
+        FileNotFoundError: PostgreSQL is not installed.
+    """
+    if not _shared:
+        running = postgres()
+        _shared.append(running.__enter__())
+        atexit.register(running.__exit__, None, None, None)
+    return _shared[0]
 
 
 def _as_user(command: list[str]) -> list[str]:
@@ -116,15 +145,14 @@ def _run(command: list[str]) -> None:
 
 
 def _wait(process: subprocess.Popen[bytes], port: int) -> None:
+    ready = [program("pg_isready") or "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]
     end = time.monotonic() + _PATIENCE  # noqa: TID251 -- a real server knows no other clock
     while time.monotonic() < end:  # noqa: TID251 -- as above
         if process.poll() is not None:
             msg = f"the server ended with {process.returncode}"
             raise RuntimeError(msg)
-        with socket.socket() as probe:
-            probe.settimeout(1.0)
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
+        if subprocess.run(ready, check=False).returncode == 0:  # noqa: S603 -- our own words
+            return
         time.sleep(0.05)
-    msg = f"the server did not listen within {_PATIENCE:g} seconds"
+    msg = f"the server did not answer within {_PATIENCE:g} seconds"
     raise RuntimeError(msg)
