@@ -60,6 +60,9 @@ _COLUMNS: Final = (
     "generation, result, created_at, expires_at"
 )
 _OURS: Final = "WHERE key = ? AND owner = ? AND state = 1"
+_VALUES: Final = f"INTO brokerwq_key ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,NULL,?,?)"
+_ADD: Final = f"INSERT OR IGNORE {_VALUES}"
+_REPLACE: Final = f"REPLACE {_VALUES}"
 RELAY_SECONDS: Final = 30.0
 
 
@@ -127,35 +130,47 @@ def find(db: sqlite3.Connection, moment: Moment, key: bytes) -> Record | None:
 
 def claim(db: sqlite3.Connection, moment: Moment, wanted: Claim, state: State) -> Answer:
     """Claim in ``state``, or say what speaks against it."""
+    fence = next_fence(0, int(moment.wall * 1000))
+    # Nearly every key is new: not looked for first.
+    added = db.execute(_ADD, _values(moment, wanted, state, fence, 1, moment.wall))
+    if added.rowcount == 1:
+        return Claimed(fence=fence, attempt=1, takeover=False)
     record = find(db, moment, wanted.key)
-    against = None if record is None else refusal(record, wanted)
+    if record is None:
+        msg = "a record is neither there nor can it be added"
+        raise StoreError(msg)
+    against = refusal(record, wanted)
     if against is not None:
         return against
-    live = record is not None and not record.is_expired and record.state is State.IN_PROGRESS
+    live = not record.is_expired and record.state is State.IN_PROGRESS
     claimed = Claimed(
-        fence=next_fence(record.fence if record else 0, int(moment.wall * 1000)),
-        attempt=record.attempt + 1 if record and live else 1,
-        takeover=bool(record and live and record.owner),
+        fence=next_fence(record.fence, fence),
+        attempt=record.attempt + 1 if live else 1,
+        takeover=live and bool(record.owner),
     )
-    db.execute(
-        f"INSERT OR REPLACE INTO brokerwq_key ({_COLUMNS}) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, ?, ?)",
-        (
-            wanted.key,
-            wanted.worker,
-            state,
-            wanted.owner,
-            claimed.fence,
-            claimed.attempt,
-            moment.steady + wanted.lease,
-            wanted.payload,
-            wanted.message_id,
-            wanted.generation,
-            record.created_at if record and live else moment.wall,
-            moment.wall + max(wanted.retention, wanted.lease),
-        ),
-    )
+    created_at = record.created_at if live else moment.wall
+    values = _values(moment, wanted, state, claimed.fence, claimed.attempt, created_at)
+    db.execute(_REPLACE, values)
     return claimed
+
+
+def _values(  # noqa: PLR0917 -- a row has many columns
+    moment: Moment, wanted: Claim, state: State, fence: int, attempt: int, created_at: float
+) -> tuple[Any, ...]:
+    return (
+        wanted.key,
+        wanted.worker,
+        int(state),
+        wanted.owner,
+        fence,
+        attempt,
+        moment.steady + wanted.lease,
+        wanted.payload,
+        wanted.message_id,
+        wanted.generation,
+        created_at,
+        moment.wall + max(wanted.retention, wanted.lease),
+    )
 
 
 def extend(db: sqlite3.Connection, moment: Moment, key: bytes, owner: bytes, lease: float) -> bool:
