@@ -100,9 +100,7 @@ async def on_sqlite(folder: Path) -> AsyncGenerator[Lab]:
 
 @asynccontextmanager
 async def on_asyncpg(_folder: Path) -> AsyncGenerator[Lab]:
-    import asyncpg  # type: ignore[import-untyped]
-
-    from brokerwq.idempotency.stores.asyncpg import AsyncpgStore
+    from brokerwq.idempotency.stores.asyncpg import AsyncpgStore, asyncpg
 
     with postgres() as server:
         store = AsyncpgStore(server.url)

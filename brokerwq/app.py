@@ -102,15 +102,15 @@ class App:
         self._background: BackgroundLoop | None = None
         self._starting = threading.Lock()
         self._pid = os.getpid()
-        self.clock = clock
-        self.name = None if name is None else check_name(name, "app name")
+        self.clock: Clock = clock
+        self.name: str | None = None if name is None else check_name(name, "app name")
         self._guards: Guards | None = None
         if store is not None:
             from brokerwq.idempotency import Guards  # noqa: PLC0415  -- as above
 
             self._guards = Guards(store, self.name, clock, self._instrumentation, self.send_one)
         self.store: Store | None = None if self._guards is None else self._guards.store
-        self.registry = Registry(queues)
+        self.registry: Registry = Registry(queues)
 
     def __repr__(self) -> str:
         """For people, without the password."""

@@ -99,15 +99,15 @@ class Job:
         raw: Mapping[str, object],
         deadline: float | None = None,
     ) -> None:
-        self.message = message
-        self.queue = queue
-        self.attempt = attempt
-        self.max_attempts = max_attempts
-        self.raw = raw
-        self.deadline = deadline
-        self.idempotency_key = message.key or message.id
-        self.fence = 0
-        self.takeover = False
+        self.message: Message = message
+        self.queue: str = queue
+        self.attempt: int = attempt
+        self.max_attempts: int = max_attempts
+        self.raw: Mapping[str, object] = raw
+        self.deadline: float | None = deadline
+        self.idempotency_key: str = message.key or message.id
+        self.fence: int = 0
+        self.takeover: bool = False
         self.tx: Tx | None = None
         self._port = port
         self._children: list[Child] | None = None

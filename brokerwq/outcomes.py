@@ -7,6 +7,7 @@ Raise one of these from a handler, return it in the list of a batch handler, or 
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import cast
 
 from brokerwq.durations import Seconds, seconds_of
 from brokerwq.limits import MAX_DELAY
@@ -47,7 +48,7 @@ class Snooze(Outcome):
 
     def __init__(self, after: Seconds, *, reason: str = "") -> None:
         super().__init__(reason)
-        self.after = seconds_of(after, "after", floor=0.0)
+        self.after: float = seconds_of(after, "after", floor=0.0)
         self.reason = _text(reason)
 
 
@@ -69,3 +70,17 @@ class DeadLetter(Outcome):
 
 SNOOZE_LIMIT = timedelta(days=14).total_seconds()
 """Seconds one message may be snoozed in all, so that it cannot come back for ever."""
+
+
+def without_lone_groups(error: BaseException) -> BaseException:
+    """What a handler meant: the exception inside groups that hold only one.
+
+    A task group wraps even a lone exception that passes through it.
+    """
+    inner = error
+    while isinstance(inner, BaseExceptionGroup):
+        inside = cast("tuple[BaseException, ...]", inner.exceptions)  # of no other type
+        if len(inside) != 1:
+            return error
+        inner = inside[0]
+    return inner

@@ -35,16 +35,7 @@ def delivery_of(record: Record, queue: str, now: float) -> Delivery:
 def mark(record: Record, mark: Mark) -> None:
     """Make ``record`` one that carries ``mark`` and has not been received yet."""
     message, _ = envelope.decode(record.headers, record.body)
-    record.headers = envelope.encode(
-        replace(
-            message,
-            attempts=mark.attempts,
-            suspect=mark.suspect,
-            unknown_since=mark.unknown_since,
-            not_before=mark.not_before,
-            snoozed=mark.snoozed,
-        )
-    )
+    record.headers = envelope.encode(mark.on(message))
     record.receives = 0
 
 

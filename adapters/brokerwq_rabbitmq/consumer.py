@@ -14,6 +14,7 @@ from brokerwq.message import DeadLetterNote, Message
 from brokerwq_rabbitmq import wire
 from brokerwq_rabbitmq.copies import Copier
 from brokerwq_rabbitmq.errors import closed, is_stray_cancellation, lease_lost
+from brokerwq_rabbitmq.frames import Settle
 from brokerwq_rabbitmq.intake import Intake, Source, by_lane
 from brokerwq_rabbitmq.lane import Held
 
@@ -82,7 +83,7 @@ class RabbitConsumer:
 
     def _delivery_of(self, held: Held, now: float) -> Delivery:
         read = held.read
-        receives = read.count + 1 if self._source.is_quorum else 1 + held.received.redelivered
+        receives = read.count + 1 if self._source.is_quorum else 1 + held.arrival.redelivered
         left = min(self._lease, held.arrived_at + self._intake.max_lease - now)
         return Delivery(
             message=read.message,
@@ -102,7 +103,7 @@ class RabbitConsumer:
 
     async def _ack(self, items: Sequence[_Item], _: _Answers) -> None:
         for lane, settled in by_lane([item.held for item in items]):
-            await lane.ack(settled)
+            lane.ack(settled)
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float, /) -> Results:
         """See ``Consumer.extend``. Asks the broker whether it still keeps the channel open."""
@@ -135,7 +136,7 @@ class RabbitConsumer:
             for item in items:
                 delay = waits[item.nth]
                 if delay == 0 and self._source.is_quorum:
-                    await item.held.lane.reject(item.held)
+                    item.held.lane.give_back([item.held], Settle.REJECT)
                     continue
                 message = item.delivery.message
                 spent = message.attempts + item.delivery.receives
@@ -155,9 +156,9 @@ class RabbitConsumer:
             for item in items:
                 delay, mark = waits[item.nth], marks[item.nth]
                 if delay == 0 and self._can_nack(item.delivery, mark):
-                    await item.held.lane.nack(item.held)
+                    item.held.lane.give_back([item.held], Settle.NACK)
                     continue
-                copies.append(_Copy(item, wire.marked(item.delivery.message, mark), delay))
+                copies.append(_Copy(item, mark.on(item.delivery.message), delay))
             await self._move(copies, results)
 
         return await self._settle(deliveries, put_back)
@@ -199,7 +200,7 @@ class RabbitConsumer:
 
     async def _reject(self, items: Sequence[_Item], _: _Answers) -> None:
         for item in items:
-            await item.held.lane.reject(item.held)
+            item.held.lane.give_back([item.held], Settle.REJECT)
 
     @property
     def queue(self) -> str:
@@ -270,7 +271,7 @@ class RabbitConsumer:
                 done.append(copy.item.held)
         for lane, settled in by_lane(done):
             if lane.is_alive:
-                await lane.ack(settled)
+                lane.ack(settled)
 
     def _park(self, copy: _Copy) -> None:
         """Keep it unacked until it is due: without delay queues there is no other place.
@@ -286,9 +287,9 @@ class RabbitConsumer:
             except DriverError as exc:
                 answers = [exc]
             if answers[0] is None:
-                await held.lane.ack([held])
+                held.lane.ack([held])
             else:
-                await held.lane.reject(held)
+                held.lane.give_back([held], Settle.REJECT)
 
         def due() -> None:
             if held.lane.is_alive and not self._intake.is_closed:

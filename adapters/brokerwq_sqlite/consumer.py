@@ -53,8 +53,9 @@ class SqliteConsumer:
         self._check_open()
         if self._is_quiesced or max_items < 1:
             return []
-        claim = self._new_claim(min(max_items, MAX_CLAIM), waits=wait > 0)
-        leased = await self._wait(claim, wait)
+        future: asyncio.Future[Leased] = asyncio.get_running_loop().create_future()
+        claim = self._new_claim(future, min(max_items, MAX_CLAIM), waits=wait > 0)
+        leased = await self._wait(claim, future, wait)
         if self._is_closed:
             undoing = claim.undo(leased)
             if undoing is not None:
@@ -63,22 +64,18 @@ class SqliteConsumer:
         left = leased.until - self._clock.now()
         return [wire.delivery_of(row, leased.token, self._queue, left) for row in leased.rows]
 
-    def _new_claim(self, most: int, *, waits: bool) -> Claim:
-        loop = asyncio.get_running_loop()
+    def _new_claim(self, future: asyncio.Future[Leased], most: int, *, waits: bool) -> Claim:
         return Claim(
             work=lambda db, moment: statements.claim(db, moment, self._queue_id, most, self._lease),
             writes=True,
             weight=most,
-            loop=loop,
-            future=loop.create_future(),
+            loop=future.get_loop(),
+            future=future,
             queue=self._queue_id,
             waits=waits,
         )
 
-    async def _wait(self, claim: Claim, wait: float) -> Leased:
-        future = claim.future
-        if future is None:
-            raise AssertionError
+    async def _wait(self, claim: Claim, future: asyncio.Future[Leased], wait: float) -> Leased:
         self._engine.submit(claim)
         self._current = claim
 

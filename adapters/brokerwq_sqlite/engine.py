@@ -62,6 +62,7 @@ class Engine:
         self._connection: Connection | None = None
         self._was_open = False
         self._parked: list[Claim] = []
+        self._in_hand: list[_AnyOperation] = []  # answers owed by this turn
         self._has_timers = False  # some parked claim knows when to look again
         self._must_look = False
         self._watch = Watch(self.path)
@@ -158,7 +159,7 @@ class Engine:
                 try:
                     self._turn(operations)
                 except Exception as exc:  # noqa: BLE001  -- an answer is owed in any case
-                    self._fail([*operations, *self._unpark_all()], exc)
+                    self._fail([*self._in_hand, *self._unpark_all()], exc)
                 is_ending = any(marker.ends for marker in markers)
                 if is_ending:
                     self.let_go()
@@ -208,15 +209,13 @@ class Engine:
         self._has_timers = self._has_timers or outlook is None or outlook.has_timers
 
     def _turn(self, operations: Sequence[_AnyOperation]) -> None:
-        try:
-            connection = self._connected()
-        except DriverError as exc:
-            self._fail([*operations, *self._unpark_all()], exc)
-            return
+        self._in_hand = list(operations)
+        connection = self._connected()
         claims = [operation for operation in operations if isinstance(operation, Claim)]
         if self._has_reason_to_look():
             self._must_look = False
             claims = self._unpark_all() + claims
+            self._in_hand += claims
         group = [
             operation
             for operation in operations
@@ -257,7 +256,8 @@ class Engine:
         try:
             return Answer(operation, operation.work(db, self._moment()))
         finally:
-            db.execute("COMMIT")
+            if db.in_transaction:
+                db.execute("COMMIT")
 
     def _promising(self, connection: Connection, claims: Sequence[Claim]) -> list[Claim]:
         """Those of ``claims`` that will find something; the others are parked or answered."""

@@ -56,8 +56,8 @@ STEPS: Final[Sequence[Sequence[str]]] = (
         )
         """,
         "CREATE INDEX message_place ON message (queue, state, at)",
-        # SQLite writes a whole row anew whenever a column changes its size, and a claim or a
-        # heartbeat must not write a megabyte: a large body lives apart, its column is NULL.
+        # SQLite writes a whole row anew whenever a column changes its size, and a claim must
+        # not write a megabyte: a large body lives apart, and its column here is NULL.
         "CREATE TABLE large_body (seq INTEGER PRIMARY KEY, body BLOB NOT NULL)",
         """
         CREATE TRIGGER message_deleted AFTER DELETE ON message WHEN old.body IS NULL

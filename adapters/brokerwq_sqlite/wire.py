@@ -65,16 +65,7 @@ def row_of(message: Message, delay: float, max_bytes: float) -> Row:
 
 def marked(message: Message, mark: Mark) -> str | None:
     """The ``envelope`` column of ``message`` once it carries ``mark``."""
-    return _envelope_of(
-        replace(
-            message,
-            attempts=mark.attempts,
-            suspect=mark.suspect,
-            unknown_since=mark.unknown_since,
-            not_before=mark.not_before,
-            snoozed=mark.snoozed,
-        )
-    )
+    return _envelope_of(mark.on(message))
 
 
 def buried(message: Message, note: DeadLetterNote) -> str | None:

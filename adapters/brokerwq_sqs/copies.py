@@ -18,18 +18,6 @@ _SHORT_REASON = 100
 _TRACE = "AWSTraceHeader"
 
 
-def marked(message: Message, mark: Mark) -> Message:
-    """``message`` as it comes back uncounted."""
-    return replace(
-        message,
-        attempts=mark.attempts,
-        suspect=mark.suspect,
-        unknown_since=mark.unknown_since,
-        not_before=mark.not_before,
-        snoozed=mark.snoozed,
-    )
-
-
 def unstarted(received: Received) -> Mark:
     """The mark of a message that nobody has begun: this receive does not count."""
     message = received.message
@@ -44,7 +32,7 @@ def unstarted(received: Received) -> Mark:
 
 def returned_copy(received: Received, mark: Mark, limit: int) -> Encoded | None:
     """A copy for the same queue; None where the message has no room for the mark."""
-    encoded = _encoded(received, marked(received.message, mark), make_room=False)
+    encoded = _encoded(received, mark.on(received.message), make_room=False)
     return encoded if encoded is not None and encoded.size <= limit else None
 
 

@@ -22,6 +22,7 @@ from brokerwq.driver import (
     Results,
     UncountedReturn,
 )
+from brokerwq.driver.doctor import Finding
 from brokerwq.durations import positive_seconds, seconds_of
 from brokerwq.errors import (
     ClosedError,
@@ -38,11 +39,12 @@ from brokerwq_sqs.batch import MAX_ENTRIES, Entry, call_batch
 from brokerwq_sqs.client import Api, open_apis
 from brokerwq_sqs.consumer import MAX_DELAY, MAX_LEASE, SqsConsumer
 from brokerwq_sqs.copies import entry_of
+from brokerwq_sqs.examination import examine
 from brokerwq_sqs.names import joined_prefix, short_name
 from brokerwq_sqs.polls import SHORTEST_LEASE, Polls
 from brokerwq_sqs.queues import Queue, Queues
 from brokerwq_sqs.settings import SqsSettings
-from brokerwq_sqs.topology import Topology
+from brokerwq_sqs.topology import Topology, check_spec
 
 _COUNTS: Final = (
     "ApproximateNumberOfMessages",
@@ -177,6 +179,12 @@ class SqsDriver:
             connection.queues.remember(spec)
             return differences
 
+    async def examine(self, spec: QueueSpec, /) -> Sequence[Finding]:
+        """See ``brokerwq.driver.doctor.Doctor``."""
+        connection = self._entered()
+        check_spec(spec, connection.queues)
+        return await examine(spec, connection.queues)
+
     async def inspect(self, queue: str, /) -> QueueStats:
         """See ``Driver.inspect``. All counts are estimates that lag by a minute."""
         connection = self._entered()
@@ -295,6 +303,8 @@ def _entry(queue: Queue, message: Message, encoded: wire.Encoded, wait: int) -> 
 
 if TYPE_CHECKING:
     from brokerwq.driver import Driver
+    from brokerwq.driver.doctor import Doctor
 
     _driver: type[Driver] = SqsDriver
+    _doctor: type[Doctor] = SqsDriver
     _consumer: type[Consumer] = SqsConsumer

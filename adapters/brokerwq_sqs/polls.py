@@ -21,7 +21,7 @@ from brokerwq.errors import ConnectionLostError
 from brokerwq_sqs.batch import MAX_ENTRIES
 from brokerwq_sqs.client import Api
 from brokerwq_sqs.queues import Queue
-from brokerwq_sqs.received import Received, read
+from brokerwq_sqs.received import SYSTEM_ATTRIBUTES, Received, read
 from brokerwq_sqs.settings import SqsSettings
 
 SHORTEST_LEASE: Final = 3
@@ -152,7 +152,7 @@ class Polls:
             "WaitTimeSeconds": seconds,
             "VisibilityTimeout": self._lease,
             "MessageAttributeNames": ["All"],
-            "MessageSystemAttributeNames": ["All"],
+            "MessageSystemAttributeNames": SYSTEM_ATTRIBUTES,
         }
         if self._queue.is_fifo:
             # A lost answer is given again to the same attempt id (API reference, ReceiveMessage).

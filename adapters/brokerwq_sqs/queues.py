@@ -81,7 +81,12 @@ class Queues:
         self._found.pop(queue, None)
 
     def remember(self, spec: QueueSpec) -> None:
-        """The dead-letter queue of ``spec`` is the one that ``dead_letter`` sends to."""
+        """The dead-letter queue of ``spec`` is the one that ``dead_letter`` sends to.
+
+        Of somebody else's queue that names none, the redrive policy says it.
+        """
+        if spec.declare == "never" and spec.dead_letter is None:
+            return
         self._declared[spec.name] = spec.dead_letter_queue
         found = self._found.get(spec.name)
         if found is not None:

@@ -12,7 +12,15 @@ from brokerwq import envelope
 from brokerwq.message import Message
 from brokerwq_sqs import wire
 
-SYSTEM_ATTRIBUTES = ["All"]
+SYSTEM_ATTRIBUTES = [
+    "ApproximateReceiveCount",
+    "SentTimestamp",
+    "MessageGroupId",
+    "SequenceNumber",
+    "DeadLetterQueueSourceArn",
+    "AWSTraceHeader",
+]
+"""What is asked for: reading more costs a tenth of a receive."""
 
 _POINTERS = ("ExtendedPayloadSize", "SQSLargePayloadSize")
 

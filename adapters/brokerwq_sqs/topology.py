@@ -9,7 +9,7 @@ from typing import Final
 
 from brokerwq.driver import Difference, QueueSpec
 from brokerwq.durations import positive_seconds, seconds_of
-from brokerwq.errors import ConfigError, QueueNotFoundError
+from brokerwq.errors import ConfigError, QueueMismatchError, QueueNotFoundError
 from brokerwq_sqs.client import Api
 from brokerwq_sqs.names import name_of_arn
 from brokerwq_sqs.queues import Queues, json_attribute, redrive_policy
@@ -62,6 +62,10 @@ class Topology:
     async def declare(self, spec: QueueSpec, *, check_only: bool) -> Sequence[Difference]:
         """See ``Driver.declare``."""
         check_spec(spec, self._queues)
+        if spec.declare == "never":
+            # Somebody else's: it has to be there, and is as it is.
+            await self._queues.find(spec.name)
+            return []
         may_create = spec.declare == "create" and not check_only
         found = await self._look(spec.name, must_exist=not may_create)
         dead = await self._look(spec.dead_letter_queue, must_exist=not may_create)
@@ -71,7 +75,12 @@ class Topology:
         # The dead-letter queue first, since the other one names it: nothing is left half-made.
         arn = await self._make_dead(spec) if dead is None else dead["QueueArn"]
         if found is None:
-            await self._create(spec.name, wanted_attributes(spec, arn))
+            try:
+                await self._create(spec.name, wanted_attributes(spec, arn))
+            except QueueMismatchError:
+                # Somebody else was quicker, with another lease perhaps, which does not matter.
+                found = await self._look(spec.name, must_exist=True)
+                return differences_of(spec, found, None, self._queues)
         return []
 
     async def _look(self, queue: str, *, must_exist: bool) -> Attributes | None:
@@ -86,8 +95,7 @@ class Topology:
 
     async def _make_dead(self, spec: QueueSpec) -> str:
         name = spec.dead_letter_queue
-        attributes = {"MessageRetentionPeriod": str(LONGEST_RETENTION)}
-        await self._create(name, attributes)
+        await self._create(name, {"MessageRetentionPeriod": str(LONGEST_RETENTION)})
         made = await self._queues.attributes(await self._queues.find(name), "QueueArn")
         arn = made["QueueArn"]
         source = f"{arn.rpartition(':')[0]}:{self._queues.named(spec.name).name}"

@@ -40,15 +40,3 @@ def _shown(answer: object) -> str:
         return f"{answer!r:.100}"
     except Exception:  # noqa: BLE001 -- a user's __repr__ may raise anything
         return f"a {type(answer).__qualname__}"
-
-
-def without_lone_groups(error: BaseException) -> BaseException:
-    """What is inside of exception groups that hold one exception each."""
-    # A task group wraps even a lone exception; what the handler meant is inside.
-    inner = error
-    while isinstance(inner, BaseExceptionGroup):
-        inside = cast("tuple[BaseException, ...]", inner.exceptions)
-        if len(inside) != 1:
-            return error
-        inner = inside[0]
-    return inner

@@ -16,6 +16,8 @@ from brokerwq.events import Event, QueueInspected
 
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.5
+_PAUSE_PER_LOOK = 20.0
+"""Times as long as a look took; at a million messages one takes a good while."""
 _SURE_AGAIN_AFTER = 1.0
 
 
@@ -51,7 +53,9 @@ class Drain:
     """Looks until all queues are empty.
 
     Args:
-        goal: When it is over; None is never asked.
+        goal: When it is over.
+        lanes: The open lanes; one that is being replaced is missing for a while.
+        lane_count: How many there are otherwise.
         connection: Counts.
         slots: Whether anything runs here.
         opener: Quiesces lanes for a close look, and opens them again.
@@ -61,38 +65,43 @@ class Drain:
 
     def __init__(
         self,
-        goal: DrainGoal | None,
+        goal: DrainGoal,
+        lanes: Callable[[], Iterable[Lane]],
+        lane_count: int,
+        *,
         connection: Connection,
         slots: Slots,
         opener: Opener,
-        *,
         clock: Clock,
         emit: Callable[[Event], object] | None,
     ) -> None:
-        self._goal = goal or DrainGoal()
+        self._goal = goal
+        self._lanes = lanes
+        self._lane_count = lane_count
         self._connection = connection
         self._slots = slots
         self._opener = opener
         self._clock = clock
         self._emit = emit
 
-    async def run(self, lanes_now: Callable[[], Iterable[Lane]]) -> Drained:
-        """Return once nothing is left that a drain waits for.
-
-        Args:
-            lanes_now: The lanes; a lane may be replaced by another one for its queue.
-        """
+    async def run(self) -> Drained:
+        """Return once nothing is left that a drain waits for."""
         pause = _FIRST_PAUSE
+        finished = -1
         empty_since: float | None = None
         while True:
-            lanes = list(lanes_now())
-            looks = await self._look(lanes)
-            if looks is None or not self._is_empty(lanes, looks):
-                empty_since = None
-                await self._clock.sleep(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE)
-                continue
+            lanes = list(self._lanes())
+            started = self._clock.now()
+            looks = await self._find_nothing(lanes)
             now = self._clock.now()
+            if looks is None:
+                empty_since = None
+                # What was just finished may have been the last; but looking must stay cheap.
+                has_moved, finished = self._slots.finished != finished, self._slots.finished
+                pause = _FIRST_PAUSE if has_moved else min(pause * 2, _LONGEST_PAUSE)
+                least = min((now - started) * _PAUSE_PER_LOOK, _LONGEST_PAUSE)
+                await self._clock.sleep(max(pause, least))
+                continue
             empty_since = now if empty_since is None else empty_since
             estimated = any(_is_estimate(stats) for stats in looks)
             if estimated and now - empty_since < self._goal.settle:
@@ -104,7 +113,8 @@ class Drain:
             left = sum(stats.delayed.value for stats in looks)
             return Drained(left_delayed=left, estimated=estimated)
 
-    async def _look(self, lanes: Sequence[Lane]) -> list[QueueStats] | None:
+    async def _find_nothing(self, lanes: Sequence[Lane]) -> Sequence[QueueStats] | None:
+        """What a look at all queues found, if that is nothing to wait for; else None."""
         looks: list[QueueStats] = []
         for lane in lanes:
             try:
@@ -117,11 +127,11 @@ class Drain:
         if self._goal.progress is not None:
             left = sum(s.ready.value + s.leased.value + s.delayed.value for s in looks)
             self._goal.progress(left)
-        return looks
+        return looks if self._is_empty(lanes, looks) else None
 
     def _is_empty(self, lanes: Sequence[Lane], looks: Sequence[QueueStats]) -> bool:
         is_busy = any(lane.settler.pending or not lane.gate.is_set() for lane in lanes)
-        if is_busy or not self._slots.is_at_rest:
+        if is_busy or len(lanes) < self._lane_count or not self._slots.is_at_rest:
             return False
         return all(
             not stats.ready.value
@@ -146,15 +156,10 @@ class Drain:
             return True
         for lane in unsure:
             await self._opener.quiesce(lane)
-        found_none = True
-        for _ in range(2):
-            looks = await self._look(lanes)
-            found_none = found_none and looks is not None and self._is_empty(lanes, looks)
-            if not found_none:
-                break
+        if await self._find_nothing(lanes) is not None:
             await self._clock.sleep(_SURE_AGAIN_AFTER)
-        if found_none:
-            return True
+            if await self._find_nothing(lanes) is not None:
+                return True
         for lane in unsure:
             await self._opener.reopen(lane)
         return False

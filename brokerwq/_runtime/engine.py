@@ -138,7 +138,18 @@ class Engine:
         isolation.opener = opener
         isolation.start = intakes.start
         parts = _Parts(shared, slots, dispatcher, isolation, opener, intakes, guards)
-        drain = Drain(goal, connection, slots, opener, clock=plan.clock, emit=self._emit)
+        drain: Drain | None = None
+        if goal is not None:
+            drain = Drain(
+                goal,
+                self._lanes.values,
+                len(plan.queues),
+                connection=connection,
+                slots=slots,
+                opener=opener,
+                clock=plan.clock,
+                emit=self._emit,
+            )
         watchdog = Watchdog(plan.clock, slots, self._emit)
         drained: Drained | None = None
         try:
@@ -146,7 +157,7 @@ class Engine:
             await opener.open_all()
             self.lifecycle.enter("ready")
             watchdog.start()
-            drained = await self._until_stopped(drain if goal else None)
+            drained = await self._until_stopped(drain)
         finally:
             with anyio.CancelScope(shield=True):
                 await self._stop(parts)
@@ -159,7 +170,7 @@ class Engine:
         tasks: set[asyncio.Future[Any]] = {stop}
         draining = None
         if drain is not None:
-            draining = asyncio.ensure_future(drain.run(self._lanes.values))
+            draining = asyncio.ensure_future(drain.run())
             tasks.add(draining)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -199,8 +210,7 @@ class Engine:
         flushes = [lane.settler.flush() for lane in lanes]
         await self._within(flush_patience, _all(flushes), forced=forced)
         self.stuck = await slots.aclose(0.1 if slots.running else _CLOSE_PATIENCE)
-        for lane in list(self._lanes.values()):
-            await opener.close(lane)
+        await _all([opener.close(lane) for lane in list(self._lanes.values())])
 
     def _return_the_stuck(self, slots: Slots, dispatcher: Dispatcher) -> None:
         """Give back what a handler that does not end still holds: the process ends instead."""

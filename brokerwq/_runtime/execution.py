@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context, copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, cast
 
 import anyio
@@ -15,7 +15,7 @@ import anyio.from_thread
 import anyio.to_thread
 
 from brokerwq._runtime import guarding
-from brokerwq._runtime.answers import batch_answer, without_lone_groups
+from brokerwq._runtime.answers import batch_answer
 from brokerwq._runtime.bridge import Bridge
 from brokerwq._runtime.children import send_children
 from brokerwq._runtime.guard import Admission, Skip
@@ -26,7 +26,7 @@ from brokerwq.errors import EnvelopeError
 from brokerwq.events import Instrumentation
 from brokerwq.job import Child, Job, Lease
 from brokerwq.middleware import compose
-from brokerwq.outcomes import Done, Outcome, Retry
+from brokerwq.outcomes import Done, Outcome, Retry, without_lone_groups
 
 Cause: TypeAlias = Literal["", "timeout", "lost", "stop"]
 
@@ -45,7 +45,7 @@ class Work:
     scope: anyio.CancelScope | None = None
     context: Context | None = None
     cause: Cause = ""
-    _lost: int = 0
+    _lost: set[Held] = field(default_factory=set[Held])
 
     def cancel(self, cause: Cause) -> None:
         """End the handler, for the first cause given."""
@@ -54,10 +54,10 @@ class Work:
         if self.scope is not None:
             self.scope.cancel()
 
-    def lose(self, _held: Held) -> None:
-        """One lease is lost: the handler is ended once none is left."""
-        self._lost += 1
-        if self._lost == len(self.helds):
+    def lose(self, held: Held) -> None:
+        """The lease on ``held`` is lost: the handler is ended once none is left."""
+        self._lost.add(held)
+        if len(self._lost) == len(self.helds):
             self.cancel("lost")
 
 

@@ -19,7 +19,6 @@ from brokerwq._runtime.opener import Opener
 from brokerwq._runtime.route import Route
 from brokerwq._runtime.slots import Slots
 from brokerwq._runtime.verdict import is_crash_suspect
-from brokerwq.driver.protocol import Delivery
 from brokerwq.errors import DriverError
 from brokerwq.events import CrashSuspectIsolated, Instrumentation
 
@@ -52,6 +51,7 @@ class Isolation:
         self._lanes = lanes
         self._instrumentation = instrumentation
         self._task: asyncio.Task[None] | None = None
+        self._suspect: tuple[Lane, Held, Route] | None = None
 
     def begin(self, lane: Lane, held: Held, route: Route) -> None:
         """Isolate ``held``: the first of a claim; those after it are put back."""
@@ -59,29 +59,31 @@ class Isolation:
         for other in self._lanes():
             other.gate.clear()
         self.dispatcher.put_back_unstarted(self.slots.take_unstarted())
-        self._task = self.start(self._run(lane, held, route))
+        self._suspect = lane, held, route
+        self._task = self.start(self._run(lane))
 
     async def aclose(self) -> None:
-        """Stop isolating."""
+        """Stop isolating; a suspect that has not begun keeps its last attempt."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        if self._suspect is not None:
+            lane, held, _ = self._suspect
+            self._suspect = None
+            self.dispatcher.put_back(lane, held)
 
-    async def _run(self, lane: Lane, suspect: Held, route: Route) -> None:
-        held: Held | None = suspect
+    async def _run(self, lane: Lane) -> None:
         innocent: Held | None = None
         try:
-            while held is not None and not self.dispatcher.is_stopping:
+            while self._suspect is not None:
+                await self._make_way()
+                if self.dispatcher.is_stopping:
+                    return
+                lane, held, route = self._suspect
+                self._suspect = None
                 await self._run_alone(lane, held, route)
-                innocent = held = None
                 lane = await self._anew(lane, prefetch=1)
-                for claimed in await self._next(lane):
-                    innocent = claimed
-                    next_route = lane.route_of(claimed.delivery.message.type)
-                    if next_route is not None and _may_kill(claimed.delivery, next_route):
-                        held, route, innocent = claimed, next_route, None
-            if held is not None:
-                self.dispatcher.put_back(lane, held)
+                innocent = await self._claim_next(lane)
             await self._go_on(lane, innocent)
         finally:
             self.dispatcher.is_isolating = False
@@ -89,18 +91,17 @@ class Isolation:
             for other in self._lanes():
                 other.gate.set()
 
-    async def _run_alone(self, lane: Lane, held: Held, route: Route) -> None:
+    async def _make_way(self) -> None:
         # Settles too: were the process killed now, a finished message whose ack is still on
         # its way would be taken for lost.
         await self.slots.rest()
-        for other in self._lanes():
+        for other in list(self._lanes()):
             if other.is_pushed:
                 await self.opener.quiesce(other)
             else:
                 await other.settler.flush()
-        if self.dispatcher.is_stopping:
-            self.dispatcher.put_back(lane, held)
-            return
+
+    async def _run_alone(self, lane: Lane, held: Held, route: Route) -> None:
         if self._instrumentation is not None:
             message = held.delivery.message
             self._instrumentation.emit(
@@ -110,13 +111,20 @@ class Isolation:
         await self.slots.rest()
         await lane.settler.flush()
 
-    async def _next(self, lane: Lane) -> list[Held]:
+    async def _claim_next(self, lane: Lane) -> Held | None:
+        """What comes next, unless that is another suspect, or nothing."""
         if self.dispatcher.is_stopping:
-            return []
+            return None
         try:
-            return await self.claim_one(lane)
+            claimed = await self.claim_one(lane)
         except DriverError:
-            return []  # the lane's own claim meets the same trouble, and reports it
+            return None  # the lane's own claim meets the same trouble, and reports it
+        for held in claimed:
+            route = lane.route_of(held.delivery.message.type)
+            if route is None or not is_crash_suspect(held.delivery, route.retry.max_attempts):
+                return held
+            self._suspect = lane, held, route
+        return None
 
     async def _anew(self, lane: Lane, *, prefetch: int | None = None) -> Lane:
         if not lane.is_pushed or self.dispatcher.is_stopping:
@@ -133,7 +141,3 @@ class Isolation:
             await lane.settler.flush()
         for other in list(self._lanes()):
             await self._anew(other)
-
-
-def _may_kill(delivery: Delivery, route: Route) -> bool:
-    return is_crash_suspect(delivery, route.retry.max_attempts)

@@ -20,7 +20,7 @@ from brokerwq._runtime.bridge import Bridge
 from brokerwq.clock import Clock, Timer, move_on_after
 from brokerwq.driver.capabilities import Capabilities, Lease
 from brokerwq.driver.protocol import Consumer, Delivery
-from brokerwq.errors import CannotExtendError, DriverError, LeaseLostError
+from brokerwq.errors import CannotExtendError, DriverError, LeaseLostError, TransientError
 from brokerwq.events import Event, LeaseLost, LeasesExtended
 
 BEATS_PER_LEASE = 3
@@ -28,6 +28,8 @@ _MARGIN_SHARE = 10
 _LEAST_MARGIN = 0.5
 _MOST_MARGIN_SHARE = 4
 _TICK = 0.001
+_HANGING_SECONDS = 30.0
+"""What a claim may take beyond its wait before the broker counts as hanging."""
 _AT_LIMIT = "the broker's limit for one receive is reached"
 
 _TAKEN = "its record in the store has another owner"
@@ -136,8 +138,18 @@ class LeaseKeeper:
     # -- claiming -------------------------------------------------------------------------
 
     async def claim(self, max_items: int, wait: float) -> list[Held]:
-        """Claim, and keep the leases of what comes."""
-        deliveries = await self.consumer.claim(max_items, wait)
+        """Claim, and keep the leases of what comes.
+
+        Raises:
+            DriverError: the broker could not be asked, or did not answer in time.
+        """
+        bound = wait + _HANGING_SECONDS
+        deliveries: Sequence[Delivery] | None = None
+        with move_on_after(self._clock, bound):
+            deliveries = await self.consumer.claim(max_items, wait)
+        if deliveries is None:
+            msg = f"claim: no answer within {bound:g} seconds"
+            raise TransientError(msg)
         if not deliveries:
             return []
         now = self._clock.now()
@@ -150,11 +162,6 @@ class LeaseKeeper:
         self._held.update(helds)
         self._arm(min(held.trusted_until for held in helds))
         return helds
-
-    @property
-    def holds(self) -> Sequence[Held]:
-        """Everything that is neither settled nor lost."""
-        return list(self._held)
 
     # -- settling -------------------------------------------------------------------------
 
@@ -234,7 +241,9 @@ class LeaseKeeper:
             msg = f"the lease cannot run {seconds:g} seconds more: one receive lasts {limit:g}"
             raise CannotExtendError(msg, limit=limit)
         if held.trusted_until < asked + wanted:
-            (error,) = await self.consumer.extend([held.delivery], seconds)
+            error: DriverError | None = TransientError("extend: no answer in time")
+            with move_on_after(self._clock, held.remaining):
+                (error,) = await self.consumer.extend([held.delivery], seconds)
             if isinstance(error, LeaseLostError):
                 self.lose(held, str(error))
             if error is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from brokerwq._runtime.bridge import Bridge
 from brokerwq._runtime.connection import Connection
@@ -17,8 +18,11 @@ from brokerwq._runtime.settler import Settler
 from brokerwq._runtime.verdict import Judge
 from brokerwq.clock import move_on_after
 from brokerwq.driver.protocol import QueueSpec
+from brokerwq.errors import DriverError
 
 _CLOSE_PATIENCE = 3.0
+_QUIESCE_PATIENCE = 30.0
+"""Seconds; polls that are under way are waited for."""
 
 
 class Opener:
@@ -64,9 +68,13 @@ class Opener:
                 self._start_intake(lane)
 
     async def quiesce(self, lane: Lane) -> None:
-        """Stop receiving on ``lane`` and settle what it holds."""
+        """Stop receiving on ``lane`` and settle what it holds.
+
+        What a broker in trouble could not be given back comes back when its lease ends.
+        """
         lane.quiesced.set()
-        await self._bridge.call(lane.keeper.consumer.quiesce)
+        with suppress(DriverError), move_on_after(self._plan.clock, _QUIESCE_PATIENCE):
+            await self._bridge.call(lane.keeper.consumer.quiesce)
         await lane.settler.flush()
 
     async def reopen(self, lane: Lane, *, prefetch: int | None = None, claims: bool = True) -> Lane:
@@ -90,7 +98,7 @@ class Opener:
         lane.quiesced.set()
         lane.gate.set()
         await lane.settler.aclose()
-        with move_on_after(self._plan.clock, _CLOSE_PATIENCE):
+        with suppress(DriverError), move_on_after(self._plan.clock, _CLOSE_PATIENCE):
             await self._bridge.call(lane.keeper.aclose)
             await self._bridge.call(lane.keeper.consumer.aclose)
         self._lanes.pop(lane.keeper, None)
@@ -132,7 +140,8 @@ class Opener:
         )
         if batch is not None:
             lane.buffer = BatchBuffer(batch, plan.clock, self._dispatcher.start_batch)
-        lane.gate.set()
+        if not self._dispatcher.is_isolating:
+            lane.gate.set()
         self._lanes[keeper] = lane
         return lane
 

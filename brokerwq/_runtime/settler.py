@@ -17,7 +17,7 @@ from brokerwq._runtime.leases import Held, LeaseKeeper
 from brokerwq._runtime.verdict import Operation, Verdict
 from brokerwq.clock import Clock, move_on_after
 from brokerwq.driver.protocol import Mark
-from brokerwq.errors import DriverError, LeaseLostError, TransientError
+from brokerwq.errors import ClosedError, DriverError, LeaseLostError, TransientError
 from brokerwq.events import Event, Instrumentation, SettleFailed
 from brokerwq.message import DeadLetterNote
 
@@ -72,7 +72,7 @@ class Settler:
         self._troubled = troubled
         self._recovered = recovered
         self._in_trouble = False
-        self._pending = 0
+        self._pending: set[Settle] = set()
         self._idle = asyncio.Event()
         self._idle.set()
         self._batchers: dict[Operation, Batcher[Settle]] = {}
@@ -80,24 +80,29 @@ class Settler:
     @property
     def pending(self) -> int:
         """Requests that have not been concluded."""
-        return self._pending
+        return len(self._pending)
 
     def settle(self, held: Held, verdict: Verdict, concluded: Concluded) -> None:
         """Settle ``held`` by ``verdict``; ``concluded`` hears None, or why it could not be."""
-        self._pending += 1
+        request = Settle(held, verdict, concluded)
+        self._pending.add(request)
         self._idle.clear()
-        self._put(Settle(held, verdict, concluded))
+        self._put(request)
 
     async def flush(self) -> None:
         """Wait until every request has been concluded."""
         await self._idle.wait()
 
     async def aclose(self) -> None:
-        """Drop what is under way; its messages come back when their leases end."""
+        """Give up on what is under way; its messages come back when their leases end."""
         for batcher in self._batchers.values():
             await batcher.aclose()
+        for request in list(self._pending):
+            self._give_up(request, ClosedError("closed before the broker answered"))
 
     def _put(self, request: Settle) -> None:
+        if request not in self._pending:
+            return  # given up on while it waited for another try
         operation = request.verdict.operation
         batcher = self._batchers.get(operation)
         if batcher is None:
@@ -114,9 +119,7 @@ class Settler:
         results: Sequence[DriverError | None]
         try:
             results = await self._bridge.call(self._perform, operation, batch)
-        except DriverError as error:
-            results = [error] * len(batch)
-        except Exception as error:  # noqa: BLE001 -- an adapter's bug must not kill the runner
+        except Exception as error:  # noqa: BLE001 -- a bug of ours must not kill the runner
             results = [DriverError(f"{operation} failed: {error!r:.200}")] * len(batch)
         for request, result in zip(batch, results, strict=True):
             if result is None and operation == "dead_letter" and self._in_trouble:
@@ -278,7 +281,7 @@ class Settler:
             self._instrumentation.emit(event)
 
     def _conclude(self, request: Settle, error: DriverError | None) -> None:
-        self._pending -= 1
+        self._pending.remove(request)
         if not self._pending:
             self._idle.set()
         request.concluded(request, error)

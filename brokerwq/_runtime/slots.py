@@ -66,6 +66,7 @@ class Slots:
         self.running: set[Work] = set()
         self.recent: set[str] = set()
         self.reserved = 0
+        self.finished = 0
 
     # -- demand ---------------------------------------------------------------------------
 
@@ -201,6 +202,7 @@ class Slots:
             self._open_slot(following)
 
     def _ended(self, work: Work, seconds: float) -> None:
+        self.finished += 1
         self.running.discard(work)
         self.recent.add(work.route.name)
         mean = self._job_seconds

@@ -85,6 +85,17 @@ class Mark:
     not_before: datetime | None = None
     snoozed: float = 0.0
 
+    def on(self, message: Message) -> Message:
+        """``message`` as one that carries this mark."""
+        return replace(
+            message,
+            attempts=self.attempts,
+            suspect=self.suspect,
+            unknown_since=self.unknown_since,
+            not_before=self.not_before,
+            snoozed=self.snoozed,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSpec:

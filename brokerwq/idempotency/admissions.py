@@ -159,7 +159,7 @@ class _InTransaction:
         self._desk = desk
         self._job = job
         self._claim = claim
-        self._transaction = transaction
+        self._transaction: Transaction | None = transaction
         self._calls = 0
         self._has_outgoing = False
 

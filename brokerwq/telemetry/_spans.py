@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from contextvars import Token
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, NamedTuple, TypeAlias, cast
+from typing import Final, NamedTuple, TypeAlias
 
 from opentelemetry import trace
 from opentelemetry.context import Context, attach, detach, get_current
@@ -17,7 +17,7 @@ from opentelemetry.trace import Link, Span, SpanKind, StatusCode, Tracer
 
 from brokerwq.clock import Clock
 from brokerwq.driver.protocol import Delivery
-from brokerwq.outcomes import DeadLetter, Discard, Done, Outcome, Snooze
+from brokerwq.outcomes import DeadLetter, Discard, Done, Outcome, Snooze, without_lone_groups
 from brokerwq.telemetry import _context as w3c
 from brokerwq.telemetry import _names as names
 from brokerwq.telemetry._fault import Fault
@@ -283,7 +283,7 @@ class _Ended(NamedTuple):
 def _ended(error: BaseException | None, cause: Callable[[], str]) -> _Ended:
     if error is None:
         return _Ended("done", "")
-    inner = _without_lone_groups(error)
+    inner = without_lone_groups(error)
     if isinstance(inner, asyncio.CancelledError):
         return _cancelled(cause())
     if isinstance(inner, Done):
@@ -305,17 +305,6 @@ def _cancelled(cause: str) -> _Ended:
     return _Ended("failed", asyncio.CancelledError.__qualname__)
 
 
-def _without_lone_groups(error: BaseException) -> BaseException:
-    # A task group wraps even a lone exception; what the handler meant is inside.
-    inner = error
-    while isinstance(inner, BaseExceptionGroup):
-        inside = cast("tuple[BaseException, ...]", inner.exceptions)
-        if len(inside) != 1:
-            return error
-        inner = inside[0]
-    return inner
-
-
 def _mark_failure(span: Span, error: BaseException | None, name: str = "") -> str:
     """Put ``error`` on ``span``; its name for metrics, empty without one."""
     if error is None:
@@ -323,7 +312,7 @@ def _mark_failure(span: Span, error: BaseException | None, name: str = "") -> st
     name = name or type_of(error)
     if not span.is_recording():
         return name
-    inner = _without_lone_groups(error)
+    inner = without_lone_groups(error)
     text = text_of(inner)
     span.set_attribute(names.ERROR_TYPE, name)
     span.set_status(StatusCode.ERROR, text or name)

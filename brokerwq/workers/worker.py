@@ -202,8 +202,8 @@ class Call:
         self, plan: Plan, fields: Mapping[str, Any], options: Mapping[str, object]
     ) -> None:
         self._plan = plan
-        self.fields = fields
-        self.options = options
+        self.fields: Mapping[str, Any] = fields
+        self.options: Mapping[str, object] = options
 
     def __repr__(self) -> str:
         """For people; shows no values."""

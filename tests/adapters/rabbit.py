@@ -23,12 +23,12 @@ from brokerwq.clock import SYSTEM_CLOCK
 from brokerwq.driver import Consumer, Delivery, QueueSpec
 from brokerwq.errors import DriverError
 from brokerwq.message import Message, new_message_id
-from brokerwq.testing.servers import (
-    RabbitNode,
+from brokerwq.testing.servers.installation import ServerUnavailableError
+from brokerwq.testing.servers.node import RabbitNode
+from brokerwq.testing.servers.proxy import TcpProxy
+from brokerwq.testing.servers.rabbitmq import (
     RabbitServer,
     Release,
-    ServerUnavailableError,
-    TcpProxy,
     native_node,
     shared_rabbitmq,
 )

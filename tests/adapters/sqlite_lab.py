@@ -104,8 +104,13 @@ def ids(deliveries: Sequence[Delivery]) -> list[str]:
     return [delivery.message.id for delivery in deliveries]
 
 
+def is_parked(driver: Driver) -> bool:
+    """Whether a claim of ``driver`` waits for a message."""
+    engine = getattr(driver, "_engine")  # noqa: B009  -- nothing else can tell
+    return bool(engine.has_parked)
+
+
 async def until_parked(driver: Driver) -> None:
     """Return once a claim of ``driver`` waits for a message."""
-    engine = getattr(driver, "_engine")  # noqa: B009  -- nothing else can tell
-    while not engine.has_parked:
+    while not is_parked(driver):
         await asyncio.sleep(0.001)

@@ -25,7 +25,9 @@ from brokerwq.errors import (
     TransientError,
 )
 from brokerwq.message import Message
-from brokerwq.testing.servers import RabbitNode, TcpProxy, free_port
+from brokerwq.testing.servers.node import RabbitNode
+from brokerwq.testing.servers.probe import free_port
+from brokerwq.testing.servers.proxy import TcpProxy
 from tests.adapters.rabbit import (
     RELEASES,
     Lab,

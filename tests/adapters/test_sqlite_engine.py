@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from brokerwq_sqlite.engine import Engine
@@ -16,7 +17,7 @@ from brokerwq_sqlite.engine import Engine
 from brokerwq.clock import SYSTEM_CLOCK
 from brokerwq.driver import QueueSpec
 from brokerwq.errors import ClosedError, DriverError, ProtocolError, QueueNotFoundError
-from tests.adapters.sqlite_lab import QUEUE, Lab, ids, messages, send, until_parked
+from tests.adapters.sqlite_lab import QUEUE, Lab, ids, is_parked, messages, send, until_parked
 
 forks = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
@@ -136,6 +137,33 @@ async def test_sends_to_a_missing_queue_fail_beside_those_that_succeed(lab: Lab)
 
         assert [isinstance(result, QueueNotFoundError) for result in results] == [False, True] * 20
         assert (await driver.inspect(QUEUE)).ready.value == 20
+
+
+async def test_a_send_of_its_own_or_a_neighbours_driver_wakes_a_claim_without_polling(
+    lab: Lab,
+) -> None:
+    async with lab.driver("?poll=1") as driver, lab.driver() as neighbour:
+        await driver.declare(QueueSpec(name=QUEUE))
+        consumer = await driver.consume(QUEUE, lease=30, prefetch=1)
+        for sender in (driver, neighbour):
+            waiting = asyncio.ensure_future(consumer.claim(1, 10))
+            await until_parked(driver)
+            # Just after a look, so that the next one is far away.
+            await asyncio.sleep(0.05)
+            await send(sender, "1")
+            sent_at = time.monotonic()
+            await waiting
+
+            assert time.monotonic() - sent_at < 0.5
+
+
+async def test_a_cancelled_claim_waits_no_longer(lab: Lab) -> None:
+    async with lab.consumer() as (driver, consumer):
+        waiting = asyncio.ensure_future(consumer.claim(1, 60))
+        await until_parked(driver)
+        waiting.cancel()
+
+        await until(lambda: not is_parked(driver))
 
 
 def test_one_driver_serves_two_loops_one_after_the_other(lab: Lab) -> None:
@@ -269,6 +297,24 @@ def in_child(work: Callable[[], object]) -> int:
             code = 0 if work() in {None, True} else 2
         os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@forks
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="cannot look at open files")
+async def test_a_forked_child_inherits_no_connection(lab: Lab) -> None:
+    async with lab.consumer() as (driver, _):
+        await send(driver, "1")
+        assert files_open_in(lab.path.parent)
+
+        assert await asyncio.to_thread(in_child, lambda: not files_open_in(lab.path.parent)) == 0
+
+
+def files_open_in(folder: Path) -> list[str]:
+    found: list[str] = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            found.append(str(descriptor.readlink()))
+    return [target for target in found if target.startswith(str(folder))]
 
 
 @forks

@@ -206,6 +206,16 @@ async def test_a_claim_that_waits_is_told_of_the_outage(lab: Lab) -> None:
             await consumer.claim(1, 30)
 
 
+async def test_a_claim_that_waits_is_told_when_its_table_is_gone(lab: Lab) -> None:
+    async with lab.consumer() as (driver, consumer):
+        claim = asyncio.ensure_future(consumer.claim(1, 30))
+        await until_parked(driver)
+        lab.sql("DROP TABLE message")
+
+        with pytest.raises(ProtocolError):
+            await claim
+
+
 async def test_a_file_that_is_back_is_used_again(lab: Lab) -> None:
     async with lab.consumer() as (driver, consumer):
         await send(driver, "1")

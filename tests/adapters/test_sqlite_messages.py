@@ -58,6 +58,7 @@ async def test_an_expired_lease_returns_the_message_as_of_its_end(lab: Lab) -> N
         await send(driver, "before its end")
         clock.advance(2)
         await send(driver, "after its end")
+        clock.advance(1)
 
         deliveries = await consumer.claim(10, 0)
 
@@ -180,6 +181,21 @@ async def test_a_lease_is_lost_at_its_end_though_nobody_claimed(lab: Lab) -> Non
         assert (await driver.inspect(QUEUE)).ready.value == 2
 
 
+async def test_a_late_batch_never_settles_what_somebody_else_has_claimed(lab: Lab) -> None:
+    clock = FakeClock()
+    async with lab.consumer(lease=30, clock=clock) as (driver, consumer):
+        await send(driver, "1", "2")
+        old = await consumer.claim(2, 0)
+        clock.advance(31)
+        new = await consumer.claim(2, 0)
+
+        late = [*await consumer.ack(old), *await consumer.extend(old, 900)]
+        clock.advance(29)
+
+        assert all(isinstance(result, LeaseLostError) for result in late)
+        assert await consumer.ack(new) == [None, None]
+
+
 async def test_one_lost_lease_in_a_batch_does_not_keep_the_others_from_being_settled(
     lab: Lab,
 ) -> None:
@@ -239,18 +255,22 @@ async def test_a_large_body_comes_back_whole_through_every_return(lab: Lab) -> N
         assert lab.sql("SELECT count(*) FROM large_body") == [(0,)]
 
 
-async def test_extending_a_large_message_does_not_write_it_again(lab: Lab) -> None:
+async def test_claiming_a_large_message_does_not_write_it_again(lab: Lab) -> None:
     async with lab.consumer() as (driver, consumer):
         await driver.send(QUEUE, [Message(id="1", body=b"x" * 3_000_000)], [0.0])
-        held = await consumer.claim(1, 0)
         lab.sql("PRAGMA wal_checkpoint(TRUNCATE)")
-        for _ in range(5):
-            await consumer.extend(held, 60)
+        held = await consumer.claim(1, 0)
+        pages_of_claim = pages_in_log(lab)
+        await consumer.extend(held, 60)
 
-        (pages,) = lab.sql("PRAGMA wal_checkpoint(PASSIVE)")[0][1:2]
+        assert 0 < pages_of_claim < 50
+        assert 0 < pages_in_log(lab) < 50
 
-        assert isinstance(pages, int)
-        assert pages < 50
+
+def pages_in_log(lab: Lab) -> int:
+    pages = lab.sql("PRAGMA wal_checkpoint(PASSIVE)")[0][1]
+    assert isinstance(pages, int)
+    return pages
 
 
 async def test_one_message_that_is_too_large_is_refused_alone(lab: Lab) -> None:

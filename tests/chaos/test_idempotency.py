@@ -81,7 +81,7 @@ async def make_tables(dsn: str) -> None:
 
     store = AsyncpgStore(dsn)
     await store.init()
-    await store._fetch(
+    await store.fetch(
         "CREATE TABLE effects (seq serial PRIMARY KEY, n integer NOT NULL, fence bigint NOT NULL)"
     )
     await store.aclose()
@@ -89,7 +89,8 @@ async def make_tables(dsn: str) -> None:
 
 @pytest.mark.parametrize("strategy", ["transactional", "lease_tx", "none"])
 async def test_over_rabbitmq_it_is_the_same(tmp_path: Path, strategy: str) -> None:
-    from brokerwq.testing.servers import ServerUnavailableError, shared_rabbitmq
+    from brokerwq.testing.servers.installation import ServerUnavailableError
+    from brokerwq.testing.servers.rabbitmq import shared_rabbitmq
 
     pytest.importorskip("aio_pika")
     try:

@@ -19,13 +19,10 @@ import pytest
 from brokerwq import App, RetryPolicy, Runner
 from brokerwq.driver import QueueSpec
 from brokerwq.errors import BrokerwqError, EnqueueError
-from brokerwq.testing.servers import (
-    RabbitNode,
-    Release,
-    ServerUnavailableError,
-    TcpProxy,
-    rabbitmq_cluster,
-)
+from brokerwq.testing.servers.installation import ServerUnavailableError
+from brokerwq.testing.servers.node import RabbitNode
+from brokerwq.testing.servers.proxy import TcpProxy
+from brokerwq.testing.servers.rabbitmq import Release, rabbitmq_cluster
 from tests.adapters.rabbit import (
     RELEASES,
     Lab,

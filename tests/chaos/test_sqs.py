@@ -14,6 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import ExitStack, asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -138,7 +139,21 @@ class Lab:
                 await task
 
     def log(self) -> str:
-        return (self.folder / "log").read_text()[-3000:]
+        return (self.folder / "log").read_text()
+
+    def states(self, state: str) -> list[datetime]:
+        """When the runners came to ``state``, by their own logs."""
+        lines = [json.loads(line) for line in self.log().splitlines() if line.startswith("{")]
+        return [datetime.fromisoformat(x["time"]) for x in lines if x.get("state") == state]
+
+    def last_stop(self) -> float:
+        return (self.states("stopped")[-1] - self.states("draining")[-1]).total_seconds()
+
+    async def until_ready(self, times: int) -> None:
+        until = SYSTEM_CLOCK.now() + 60
+        while len(self.states("ready")) < times:
+            assert SYSTEM_CLOCK.now() < until, self.log()
+            await asyncio.sleep(0.05)
 
     def notes(self, what: str) -> list[tuple[int, int, float]]:
         lines = self.calls.read_text().splitlines()
@@ -207,22 +222,21 @@ async def test_a_stop_at_any_moment_strands_nothing_and_kills_nothing(
     async def lane(rounds: int) -> None:
         lab = Lab(server, tmp_path, MAX_ATTEMPTS=1, LEASE=30)
         sent = 0
-        for _ in range(rounds):
-            process = await lab.start("--slots", "3", "--grace", str(GRACE))
+        for number in range(rounds):
+            process = await lab.start("--slots", "3", "--grace", str(GRACE), "--log", "json")
+            await lab.until_ready(number + 1)
             for _ in range(4):
                 await asyncio.sleep(chance.random() * 0.7)
                 await lab.enqueue(sent, seconds=chance.choice([0.0, 0.3, 1.5, 4.0]))
                 sent += 1
             await asyncio.sleep(chance.random())
-            stopped_at = SYSTEM_CLOCK.now()
             process.send_signal(signal.SIGTERM)
             if chance.random() < 0.5:  # into a poll that is let finish
                 await lab.enqueue(sent)
                 sent += 1
             code = await asyncio.wait_for(process.wait(), 60)
-            took = SYSTEM_CLOCK.now() - stopped_at
             assert code == 0, lab.log()
-            assert took < GRACE + POLL + 1
+            assert lab.last_stop() < GRACE + POLL + 1
             await asyncio.sleep(1.2)  # LocalStack's counts are a second old
             _, leased, _, dead = await counts(lab.app, "q")
             assert (leased, dead) == (0, 0), lab.log()
@@ -234,3 +248,96 @@ async def test_a_stop_at_any_moment_strands_nothing_and_kills_nothing(
         await lab.app.aclose()
 
     await asyncio.gather(*(lane(ROUNDS // LANES) for _ in range(LANES)))
+
+
+async def test_a_message_sent_into_the_poll_of_a_stopping_runner_is_there_for_the_next(
+    server: SqsServer, tmp_path: Path
+) -> None:
+    lab = Lab(server, tmp_path, MAX_ATTEMPTS=1, LEASE=300)
+    first = await lab.start("--log", "json")
+    await lab.until_ready(1)
+    await asyncio.sleep(1)
+    first.send_signal(signal.SIGTERM)
+    await asyncio.sleep(0.1)
+    await lab.enqueue(1)
+    assert await asyncio.wait_for(first.wait(), 30) == 0
+    await asyncio.sleep(1.2)  # LocalStack's counts are a second old
+    assert (await counts(lab.app, "q"))[1] == 0
+
+    async with lab.supervised():
+        await lab.until_noted("end", 1, 15)
+
+    assert lab.notes("start")[0][1] == 1
+    assert (await counts(lab.app, "q"))[3] == 0
+    await lab.app.aclose()
+
+
+@pytest.mark.parametrize("seconds", [0.0, 60.0], ids=["in a poll", "in a job"])
+async def test_a_second_signal_waits_for_neither_job_nor_poll(
+    server: SqsServer, tmp_path: Path, seconds: float
+) -> None:
+    lab = Lab(server, tmp_path, LEASE=30)
+    process = await lab.start("--log", "json")
+    await lab.until_ready(1)
+    await lab.enqueue(1, seconds=seconds)
+    await lab.until_noted("start", 1, 30)
+    await asyncio.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    await asyncio.sleep(1)
+    process.send_signal(signal.SIGTERM)
+    signalled_at = SYSTEM_CLOCK.now()
+
+    code = await asyncio.wait_for(process.wait(), 30)
+
+    assert SYSTEM_CLOCK.now() - signalled_at < 3
+    assert code == 143
+    if seconds:
+        async with lab.supervised():
+            await lab.until_noted("start", 2, 45)
+    await lab.app.aclose()
+
+
+async def test_leases_are_kept_while_a_stopping_runner_finishes_its_job(
+    server: SqsServer, tmp_path: Path
+) -> None:
+    lab = Lab(server, tmp_path, LEASE=3)
+    first = await lab.start("--log", "json", "--grace", "30")
+    await lab.until_ready(1)
+    await lab.enqueue(1, seconds=9.0)
+    await lab.until_noted("start", 1, 30)
+    async with lab.supervised():
+        first.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(first.wait(), 40) == 0
+        await asyncio.sleep(5)
+
+    assert len(lab.notes("start")) == len(lab.notes("end")) == 1
+    await lab.app.aclose()
+
+
+@pytest.mark.parametrize(
+    ("environment", "words", "code"),
+    [
+        ({"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, "no complete credentials", 3),
+        ({"AWS_PROFILE": "nobody"}, "nobody", 2),
+    ],
+)
+async def test_what_cannot_work_ends_the_start_with_one_clear_line(
+    server: SqsServer, tmp_path: Path, environment: dict[str, str], words: str, code: int
+) -> None:
+    none = str(tmp_path / "none")
+    lab = Lab(
+        server,
+        tmp_path,
+        AWS_CONFIG_FILE=none,
+        AWS_SHARED_CREDENTIALS_FILE=none,
+        **environment,
+    )
+    started_at = SYSTEM_CLOCK.now()
+
+    process = await lab.start()
+
+    assert await asyncio.wait_for(process.wait(), 30) == code
+    assert SYSTEM_CLOCK.now() - started_at < 10
+    assert lab.log().count(words) == 1
+    assert "Traceback" not in lab.log()
+    await lab.app.aclose()

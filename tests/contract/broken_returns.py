@@ -8,7 +8,7 @@ from dataclasses import replace
 from brokerwq.driver import Delivery, Mark, Results
 from brokerwq.message import DeadLetterNote
 from tests.contract.broken import consumer
-from tests.contract.sound import SoundConsumer, marked
+from tests.contract.sound import SoundConsumer
 from tests.contract.sound_capabilities import SOUND
 
 
@@ -80,7 +80,7 @@ class AckThenCopy(SoundConsumer):
     ) -> Results:
         results = await self.ack(deliveries)
         copies = [
-            marked(delivery.message, mark) for delivery, mark in zip(deliveries, marks, strict=True)
+            mark.on(delivery.message) for delivery, mark in zip(deliveries, marks, strict=True)
         ]
         await self.driver.inner.send(self.queue, copies, delays)
         return results
@@ -94,7 +94,7 @@ class UnshieldedCopy(SoundConsumer):
         self, deliveries: Sequence[Delivery], delays: Sequence[float], marks: Sequence[Mark], /
     ) -> Results:
         copies = [
-            marked(delivery.message, mark) for delivery, mark in zip(deliveries, marks, strict=True)
+            mark.on(delivery.message) for delivery, mark in zip(deliveries, marks, strict=True)
         ]
         await self.driver.inner.send(self.queue, copies, delays)
         return await self.ack(deliveries)

@@ -225,7 +225,7 @@ class SoundConsumer(FaultyConsumer):
             if self.can.uncounted_return is UncountedReturn.COUNTED:
                 return await release([held], [delay])
             if self.can.uncounted_return is UncountedReturn.COPY:
-                return await self._copy(self.queue, held, marked(held.message, mark), delay)
+                return await self._copy(self.queue, held, mark.on(held.message), delay)
             return await put_back([held], [delay], [mark])
 
         return await self._each(deliveries, each)
@@ -269,17 +269,6 @@ class SoundConsumer(FaultyConsumer):
     async def aclose(self) -> None:
         await self.cut()
         await super().aclose()
-
-
-def marked(message: Message, mark: Mark) -> Message:
-    return replace(
-        message,
-        attempts=mark.attempts,
-        suspect=mark.suspect,
-        unknown_since=mark.unknown_since,
-        not_before=mark.not_before,
-        snoozed=mark.snoozed,
-    )
 
 
 class SoundDriver(FaultyDriver):

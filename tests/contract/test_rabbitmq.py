@@ -14,7 +14,8 @@ from brokerwq_rabbitmq.driver import RabbitDriver
 from brokerwq.driver import Driver
 from brokerwq.testing import Harness
 from brokerwq.testing.pytest_suite import ConformanceSuite
-from brokerwq.testing.servers import Release, TcpProxy
+from brokerwq.testing.servers.proxy import TcpProxy
+from brokerwq.testing.servers.rabbitmq import Release
 from tests.adapters.rabbit import place_of, server_or_skip, url_through
 
 

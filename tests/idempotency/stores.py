@@ -111,12 +111,12 @@ async def asyncpg(_folder: Path) -> AsyncGenerator[Bench]:
             return await conn.execute(sql)
 
         async def effects() -> list[int]:
-            rows = await opened[0]._fetch("SELECT n FROM effects ORDER BY n")
+            rows = await opened[0].fetch("SELECT n FROM effects ORDER BY n")
             return [row[0] for row in rows]
 
         store = another()
         await store.init()
-        await store._fetch("CREATE TABLE effects (n integer NOT NULL CHECK (n < 1000))")
+        await store.fetch("CREATE TABLE effects (n integer NOT NULL CHECK (n < 1000))")
         try:
             yield Bench(store, asyncio.sleep, another, write, run, effects)
         finally:

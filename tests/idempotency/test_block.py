@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ from tests.idempotency.stores import a_claim
 
 
 @pytest.fixture
-async def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:  # type: ignore[misc]
+async def db(tmp_path: Path) -> AsyncGenerator[sqlite3.Connection]:
     store = SqliteStore(tmp_path / "work.db")
     await store.init()
     await store.aclose()

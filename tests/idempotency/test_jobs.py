@@ -1,5 +1,5 @@
 """What ``once`` means on a queue: who runs, who waits, who is acked, and who is given up on."""
-# ruff: noqa: ARG001, ARG005 -- a worker takes what its shape says, whether it needs it or not
+# ruff: noqa: ARG001 -- a worker takes what its shape says, whether it needs it or not
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -48,6 +48,14 @@ async def shop(tmp_path: Path) -> AsyncGenerator[Shop]:
     await shop.store.aclose()
 
 
+def itself(payload: object) -> object:
+    return payload
+
+
+def constant(value: object) -> Callable[[object], object]:
+    return lambda _payload: value
+
+
 def worker(shop: Shop, strategy: Strategy, **options: Any) -> Any:
     """A worker that notes its runs, and in a transaction writes its effect."""
     once = Once(strategy=strategy, **options.pop("once", {}))
@@ -63,8 +71,9 @@ def worker(shop: Shop, strategy: Strategy, **options: Any) -> Any:
         return n
 
     fn = marked if strategy == "marker" else in_tx
-    keywords = {"key": lambda n: n, "name": "charge", **options}
-    return shop.app.worker("q", once=once, **keywords)(fn)
+    keywords: dict[str, Any] = {"key": itself, "name": "charge", **options}
+    made: Any = shop.app.worker("q", once=once, **keywords)
+    return made(fn)
 
 
 # -- duplicates ----------------------------------------------------------------------------
@@ -121,7 +130,7 @@ async def test_a_copy_waits_while_its_work_is_under_way_and_spends_no_attempt(
     async def slow_tx(job: Job, tx: Tx, n: int) -> None:
         await slow(job, n)
 
-    charge: Any = shop.app.worker("q", once=strategy, key=lambda n: n, name="charge")(
+    charge: Any = shop.app.worker("q", once=strategy, key=itself, name="charge")(
         slow if strategy == "marker" else slow_tx
     )
     await charge.enqueue(1)
@@ -191,7 +200,7 @@ async def test_a_new_key_version_is_other_work_but_knows_what_was_on_its_way(sho
 async def test_another_payload_under_a_known_key_is_a_dead_letter(
     shop: Shop, strategy: Strategy
 ) -> None:
-    charge = worker(shop, strategy, key=lambda n: "same")
+    charge = worker(shop, strategy, key=constant("same"))
     await charge.enqueue(1)
     await charge.enqueue(2)
 
@@ -206,7 +215,7 @@ async def test_another_payload_under_a_known_key_is_a_dead_letter(
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 async def test_another_payload_may_be_all_the_same(shop: Shop, strategy: Strategy) -> None:
-    charge = worker(shop, strategy, key=lambda n: "same", once={"on_mismatch": "ack"})
+    charge = worker(shop, strategy, key=constant("same"), once={"on_mismatch": "ack"})
     await charge.enqueue(1)
     await charge.enqueue(2)
 
@@ -217,7 +226,7 @@ async def test_another_payload_may_be_all_the_same(shop: Shop, strategy: Strateg
 
 @pytest.mark.parametrize("value", [None, "", [], [1, None], 1.5, math.nan, {1}, object()])
 async def test_a_message_without_a_key_is_a_dead_letter(shop: Shop, value: object) -> None:
-    worker(shop, "marker", key=lambda n: value)
+    worker(shop, "marker", key=constant(value))
     await shop.send(Message(id="a", body=b"1", type="charge"))
 
     report = await shop.drain()
@@ -228,7 +237,7 @@ async def test_a_message_without_a_key_is_a_dead_letter(shop: Shop, value: objec
 
 @pytest.mark.parametrize("value", [0, False, "0", Decimal(0), b"\0", [0]])
 async def test_what_is_merely_false_is_a_key(shop: Shop, value: object) -> None:
-    worker(shop, "marker", key=lambda n: value)
+    worker(shop, "marker", key=constant(value))
     await shop.send(*[Message(id=i, body=b"1", type="charge") for i in "ab"])
 
     report = await shop.drain(slots=1)
@@ -238,7 +247,7 @@ async def test_what_is_merely_false_is_a_key(shop: Shop, value: object) -> None:
 
 @pytest.mark.parametrize("value", [1.5, [1, 0.1]])
 async def test_a_float_in_a_key_is_refused_by_the_sender(shop: Shop, value: object) -> None:
-    charge = worker(shop, "marker", key=lambda n: value)
+    charge = worker(shop, "marker", key=constant(value))
 
     with pytest.raises(PayloadError, match="float"):
         await charge.enqueue(1)
@@ -305,7 +314,7 @@ async def test_a_redrive_runs_again_after_failure_and_is_skipped_after_success(
     async def fn_tx(job: Job, tx: Tx, n: int) -> None:
         await fn(job, n)
 
-    charge: Any = shop.app.worker("q", once=strategy, key=lambda n: n, name="charge")(
+    charge: Any = shop.app.worker("q", once=strategy, key=itself, name="charge")(
         fn if strategy == "marker" else fn_tx
     )
     await charge.enqueue(1)
@@ -374,7 +383,7 @@ async def test_an_attempt_that_failed_is_followed_by_another_at_once(
 
 
 async def test_a_discarded_message_is_finished(shop: Shop) -> None:
-    @shop.app.worker("q", once="marker", key=lambda n: n)
+    @shop.app.worker("q", once="marker", key=itself)
     async def charge(n: int) -> None:
         shop.runs.append(n)
         raise Discard("not wanted")
@@ -462,7 +471,7 @@ async def test_an_owner_that_was_taken_over_changes_nothing(
         await fn(job, n)
         (await tx.begin()).execute("INSERT INTO effects VALUES (?)", (n,))
 
-    charge: Any = shop.app.worker("q", once=strategy, key=lambda n: n, name="charge")(
+    charge: Any = shop.app.worker("q", once=strategy, key=itself, name="charge")(
         fn if strategy == "marker" else fn_tx
     )
     await charge.enqueue(1)
@@ -486,7 +495,7 @@ async def test_a_fenced_owner_puts_its_message_back_while_the_other_one_works(sh
         else:
             (await tx.begin()).execute("INSERT INTO effects VALUES (?)", (n,))
 
-    charge: Any = shop.app.worker("q", once="lease_tx", key=lambda n: n, name="charge")(fn)
+    charge: Any = shop.app.worker("q", once="lease_tx", key=itself, name="charge")(fn)
     await charge.enqueue(1)
 
     report = await shop.drain()
@@ -771,7 +780,7 @@ async def test_children_go_with_the_transaction(
             raise DeadLetter("no")
 
     ids: list[str] = []
-    charge: Any = shop.app.worker("q", once=strategy, name="charge", key=lambda n: n)(fn)
+    charge: Any = shop.app.worker("q", once=strategy, name="charge", key=itself)(fn)
     await charge.enqueue(1)
     await charge.enqueue(1)
 
@@ -857,7 +866,7 @@ async def test_a_result_is_kept_or_the_work_is_marked_without_it(
         return await fn(job, n)
 
     once = Once(strategy=strategy, keep_result=True)
-    charge: Any = shop.app.worker("q", once=once, key=lambda n: n, name="charge")(
+    charge: Any = shop.app.worker("q", once=once, key=itself, name="charge")(
         fn if strategy == "marker" else fn_tx
     )
     await charge.enqueue(1)
@@ -891,7 +900,8 @@ async def test_what_the_handler_does_to_its_payload_changes_no_key(shop: Shop) -
 
 async def test_what_does_not_fit_is_refused_at_decoration(shop: Shop) -> None:
     def at(app: App, **options: Any) -> Any:
-        return app.worker("q", **options)
+        made: Any = app.worker("q", **options)
+        return made
 
     async def plain(n: int) -> None: ...
     async def with_tx(job: Job, tx: Tx, n: int) -> None: ...
@@ -923,7 +933,7 @@ async def test_what_does_not_fit_is_refused_at_decoration(shop: Shop) -> None:
 
 
 async def test_a_store_alone_changes_nothing(shop: Shop) -> None:
-    @shop.app.worker("q", key=lambda n: n)
+    @shop.app.worker("q", key=itself)
     async def charge(n: int) -> None:
         shop.runs.append(n)
 

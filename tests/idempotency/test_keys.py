@@ -151,7 +151,8 @@ def test_only_equal_values_collide(one: Any, other: Any) -> None:
 
 def _typed(value: Any) -> Any:
     if isinstance(value, list):
-        return [_typed(part) for part in value]
+        parts: list[Any] = value
+        return [_typed(part) for part in parts]
     return type(value), value
 
 

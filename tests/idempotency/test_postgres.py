@@ -213,7 +213,7 @@ async def test_a_database_without_tables_says_what_to_do() -> None:
             await store.check()
         await store.init()
         await store.check()
-        await store._fetch("UPDATE brokerwq_meta SET value = '99'")
+        await store.fetch("UPDATE brokerwq_meta SET value = '99'")
         with pytest.raises(StoreError, match="version 99"):
             await store.check()
         await store.aclose()

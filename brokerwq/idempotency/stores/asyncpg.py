@@ -98,7 +98,7 @@ class AsyncpgStore:
     async def check(self) -> None:
         """See ``Store.check``."""
         try:
-            rows = await self._fetch(pg.SCHEMA_VERSION)
+            rows = await self.fetch(pg.SCHEMA_VERSION)
         except StoreError as exc:
             if isinstance(exc.__cause__, asyncpg.UndefinedTableError):
                 pg.check_version(None)
@@ -109,7 +109,7 @@ class AsyncpgStore:
         """See ``Store.claim``."""
         for _ in range(_TRIES):
             try:
-                rows = await self._fetch(pg.CLAIM, *pg.claim_values(claim, State.IN_PROGRESS))
+                rows = await self.fetch(pg.CLAIM, *pg.claim_values(claim, State.IN_PROGRESS))
             except StoreError as exc:
                 if isinstance(exc.__cause__, asyncpg.LockNotAvailableError):
                     return Busy(remaining=_BUSY_SECONDS)
@@ -124,7 +124,7 @@ class AsyncpgStore:
 
     async def extend(self, key: bytes, owner: bytes, lease: float, /) -> bool:
         """See ``Store.extend``."""
-        return bool(await self._fetch(pg.EXTEND, UUID(bytes=key), owner, lease))
+        return bool(await self.fetch(pg.EXTEND, UUID(bytes=key), owner, lease))
 
     async def complete(
         self, key: bytes, owner: bytes, retention: float, result: str | None, /
@@ -140,15 +140,15 @@ class AsyncpgStore:
         self, key: bytes, owner: bytes, state: State, retention: float, result: str | None
     ) -> bool:
         values = (UUID(bytes=key), owner, int(state), retention, result)
-        return bool(await self._fetch(pg.FINISH, *values))
+        return bool(await self.fetch(pg.FINISH, *values))
 
     async def release(self, key: bytes, owner: bytes, /) -> bool:
         """See ``Store.release``."""
-        return bool(await self._fetch(pg.RELEASE, UUID(bytes=key), owner))
+        return bool(await self.fetch(pg.RELEASE, UUID(bytes=key), owner))
 
     async def get(self, key: bytes, /) -> Record | None:
         """See ``Store.get``."""
-        rows = await self._fetch(pg.FIND, UUID(bytes=key))
+        rows = await self.fetch(pg.FIND, UUID(bytes=key))
         return pg.record_of(rows[0]) if rows else None
 
     async def list(
@@ -156,15 +156,15 @@ class AsyncpgStore:
     ) -> Sequence[Record]:
         """See ``Store.list``."""
         wanted = None if state is None else int(state)
-        return [pg.record_of(row) for row in await self._fetch(pg.LIST, limit, wanted, worker)]
+        return [pg.record_of(row) for row in await self.fetch(pg.LIST, limit, wanted, worker)]
 
     async def forget(self, key: bytes, /) -> bool:
         """See ``Store.forget``."""
-        return bool(await self._fetch(pg.FORGET, UUID(bytes=key)))
+        return bool(await self.fetch(pg.FORGET, UUID(bytes=key)))
 
     async def prune(self, limit: int, /) -> int:
         """See ``Store.prune``."""
-        return len(await self._fetch(pg.PRUNE, limit))
+        return len(await self.fetch(pg.PRUNE, limit))
 
     def schema(self) -> Sequence[str]:
         """See ``Store.schema``."""
@@ -255,7 +255,12 @@ class AsyncpgStore:
 
     # -- connections ----------------------------------------------------------------------
 
-    async def _fetch(self, statement: str, *values: Any) -> Sequence[Sequence[Any]]:
+    async def fetch(self, statement: str, *values: Any) -> Sequence[Sequence[Any]]:
+        """The rows of one statement, outside of any transaction.
+
+        Raises:
+            StoreError: it failed; the driver's own error is its cause.
+        """
         pool = await self._pool()
         with _translated(self.name):
             rows: Sequence[Sequence[Any]] = await pool.fetch(
@@ -358,7 +363,7 @@ class _Transaction:
                 return "sound"
             # The handler ended it. What it began after that goes with its connection.
             await self.rollback()
-            marked = await self._store._fetch(pg.MARKED, self._key, self._owner)  # noqa: SLF001
+            marked = await self._store.fetch(pg.MARKED, self._key, self._owner)
             return "escaped" if marked else "aborted"
 
     async def commit(self) -> None:

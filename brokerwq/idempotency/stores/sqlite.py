@@ -232,17 +232,17 @@ class _Desk:
             raise translated from exc
 
     async def _begin(self) -> sqlite3.Connection:
-        if self._db is None:
-            self._db = await self.run(partial(self.file.connect, JoinedConnection))
-            self._db.execute("PRAGMA busy_timeout = 0")
+        db = self._db
+        if db is None:
+            db = self._db = await self._connect()
         clock = self.file.clock
         deadline = clock.now() + self.file.busy_timeout
         pause = _FIRST_PAUSE
         while True:
             # Asked without waiting, for a thread to wait in costs more than the answer.
             try:
-                self._db.execute("BEGIN IMMEDIATE")
-                self._db.execute(f"SAVEPOINT {_GUARD}")
+                db.execute("BEGIN IMMEDIATE")
+                db.execute(f"SAVEPOINT {_GUARD}")
             except sqlite3.OperationalError as exc:
                 is_busy = exc.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
                 if not is_busy or clock.now() >= deadline:
@@ -250,7 +250,12 @@ class _Desk:
                 await clock.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
             else:
-                return self._db
+                return db
+
+    async def _connect(self) -> sqlite3.Connection:
+        connected: sqlite3.Connection = await self.run(partial(self.file.connect, JoinedConnection))
+        connected.execute("PRAGMA busy_timeout = 0")
+        return connected
 
     async def run(self, work: Any) -> Any:
         """Do ``work`` in the desk's thread."""

@@ -19,7 +19,7 @@ from brokerwq_sqs.client import SdkClients
 from brokerwq_sqs.driver import SqsDriver
 from brokerwq_sqs.settings import SqsSettings
 
-from brokerwq import App, DeadLetter, Job, Message, QueueSpec, RetryPolicy
+from brokerwq import App, DeadLetter, Job, Message, QueueSpec, RetryPolicy, Runner
 from brokerwq.clock import SYSTEM_CLOCK
 from brokerwq.dead_letters import DeadLetters
 from brokerwq.errors import ConfigError, UnsupportedError
@@ -489,3 +489,29 @@ async def test_ten_long_polls_do_not_delay_a_heartbeat(server: SqsServer) -> Non
     await asyncio.gather(closing, *polls, return_exceptions=True)
 
     assert slowest < 1
+
+
+@pytest.mark.parametrize("mood", ["refuse", "close", "hang", "503"])
+async def test_a_start_without_a_server_is_patient_and_quiet(
+    place: Place, proxy: SqsProxy, mood: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = place.app()
+    seen: list[int] = []
+
+    @app.worker("q")
+    async def work(*, n: int) -> None:
+        seen.append(n)
+
+    proxy.be(mood)
+    runner = Runner(app, log=False)
+    with caplog.at_level(logging.INFO):
+        task = asyncio.create_task(runner.run(handle_signals=False))
+        await asyncio.sleep(4)
+    assert runner.state == "starting"
+    assert len(caplog.records) < 8
+
+    proxy.be("pass")
+    await work.enqueue(n=1)
+    await place.until(lambda: seen)
+    runner.stop()
+    await task

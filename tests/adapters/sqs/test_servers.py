@@ -129,8 +129,15 @@ def test_the_server_ends_with_the_process_that_started_it() -> None:
         assert SYSTEM_CLOCK.now() < until
 
 
+LOCALSTACK = Path(__file__).parents[3] / "localstack"
+
+
+def test_people_with_docker_get_the_same_release() -> None:
+    assert f"image: {IMAGE}\n" in (LOCALSTACK / "compose.yaml").read_text()
+
+
 def test_the_init_script_is_sound() -> None:
-    script = Path(__file__).parents[3] / "localstack/init/ready.d/10-queues.sh"
+    script = LOCALSTACK / "init/ready.d/10-queues.sh"
     shell = shutil.which("sh")
     assert shell is not None
     assert os.access(script, os.X_OK)

@@ -11,7 +11,6 @@ from brokerwq.driver import Difference, QueueSpec
 from brokerwq.errors import (
     ConfigError,
     PermissionDeniedError,
-    QueueMismatchError,
     QueueNotFoundError,
     ThrottledError,
 )
@@ -146,6 +145,75 @@ async def test_encryption_and_tags_of_an_existing_queue_are_left_alone(lab: Lab)
     assert (await attributes(lab, "q"))["SqsManagedSseEnabled"] == "false"
 
 
+async def test_a_queue_of_somebody_else_is_taken_as_it_is_and_without_looking(lab: Lab) -> None:
+    driver = await lab.driver()
+    await make(lab, "q", MessageRetentionPeriod="600")
+    lab.faults.calls.clear()
+
+    assert await driver.declare(QueueSpec(name="q", declare="never")) == []
+
+    assert lab.faults.calls == {"get_queue_url": 1}
+
+
+async def findings_of(lab: Lab, **spec: Any) -> dict[str, list[str]]:
+    driver = await lab.driver()
+    found: dict[str, list[str]] = {}
+    for finding in await driver.examine(QueueSpec(name="q", **spec)):
+        found.setdefault(f"{finding.level} {finding.subject}", []).append(finding.text)
+    return found
+
+
+async def test_the_doctor_finds_no_fault_with_what_we_made(lab: Lab) -> None:
+    await lab.queue(await lab.driver())
+
+    found = await findings_of(lab)
+
+    assert found["ok queue q"] == found["ok queue q-dead"] == ["as it should be"]
+    assert [key for key in found if not key.startswith("ok")] == []
+
+
+async def test_the_doctor_names_what_is_weak_and_how_to_mend_it(lab: Lab) -> None:
+    await make(lab, "q-dead", MessageRetentionPeriod="345600")
+    arn = (await attributes(lab, "q-dead"))["QueueArn"]
+    policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": "3"})
+    await make(lab, "q", MessageRetentionPeriod=FORTNIGHT, RedrivePolicy=policy)
+
+    found = await findings_of(lab)
+
+    assert found["warning queue q"] == [
+        "SQS gives up by itself after 3 receives, without a note; wanted 100"
+    ]
+    assert "forgets messages after 4 days, also those in work" in found["warning queue q-dead"]
+
+
+async def test_the_doctor_tells_a_missing_queue_and_one_it_may_not_see(lab: Lab) -> None:
+    lab.faults.then("get_queue_attributes", fault.denied())
+    await make(lab, "q")
+
+    found = await findings_of(lab, declare="check")
+
+    assert "need sqs:GetQueueAttributes" in found["warning queue q"][0]
+    assert found["error queue q-dead"] == ["does not exist"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "more", "fewer"),
+    [
+        ("never", "sqs:SendMessage", "sqs:GetQueueAttributes"),
+        ("check", "sqs:GetQueueAttributes", "sqs:CreateQueue"),
+        ("create", "sqs:CreateQueue", "sqs:DeleteQueue"),
+    ],
+)
+async def test_the_doctor_asks_for_no_more_permissions_than_a_mode_needs(
+    lab: Lab, mode: Any, more: str, fewer: str
+) -> None:
+    found = await findings_of(lab, declare=mode, lease=60)
+
+    (text,) = found[f"ok permissions on {lab.prefix}-q"]
+    assert more in text
+    assert fewer not in text
+
+
 @pytest.mark.parametrize("mode", ["check", "never"])
 async def test_a_queue_that_may_not_be_made_must_be_there(lab: Lab, mode: Any) -> None:
     driver = await lab.driver()
@@ -216,12 +284,26 @@ async def test_a_denied_creation_names_the_permission(lab: Lab) -> None:
         await driver.declare(QueueSpec(name="q"))
 
 
-async def test_a_queue_made_meanwhile_with_other_attributes_is_a_mismatch(lab: Lab) -> None:
-    driver = await lab.driver()
-    lab.faults.then("create_queue", fault.refused("QueueAlreadyExists"))
+@pytest.mark.parametrize(
+    ("theirs", "differs"), [({"lease": 99}, []), ({"broker_limit": 7}, ["broker_limit"])]
+)
+async def test_a_queue_that_somebody_else_makes_meanwhile_is_compared(
+    lab: Lab, theirs: dict[str, Any], differs: list[str]
+) -> None:
+    driver, quicker = await lab.driver(), await lab.driver()
 
-    with pytest.raises(QueueMismatchError):
-        await driver.declare(QueueSpec(name="q"))
+    async def be_quicker(call: fault.Call) -> dict[str, Any]:
+        await lab.queue(quicker, **theirs)
+        return await call.proceed(call.arguments)
+
+    async def pass_on(call: fault.Call) -> dict[str, Any]:
+        return await call.proceed(call.arguments)
+
+    lab.faults.then("create_queue", pass_on, be_quicker)  # the dead-letter queue, the queue
+
+    differences = await driver.declare(QueueSpec(name="q", lease=60))
+
+    assert [item.property for item in differences] == differs
 
 
 async def test_dead_letters_go_where_the_redrive_policy_of_an_adopted_queue_says(

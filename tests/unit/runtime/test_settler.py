@@ -11,6 +11,7 @@ from brokerwq._runtime.settler import Settle, Settler
 from brokerwq._runtime.verdict import Verdict
 from brokerwq.driver import Mark
 from brokerwq.errors import (
+    ClosedError,
     DriverError,
     LeaseLostError,
     PermissionDeniedError,
@@ -251,3 +252,20 @@ async def test_lease_the_broker_calls_lost_is_reported_once(verdict: Verdict) ->
     assert isinstance(bench.answers["m0"], LeaseLostError)
     assert held.is_reported_lost
     assert bench.consumer.operations() == [verdict.operation]
+
+
+async def test_what_is_closed_under_way_is_concluded() -> None:
+    bench = Bench(count=2)
+    bench.consumer.before["ack"] = asyncio.Event().wait
+    bench.consumer.answer = lambda _operation, _delivery: TransientError("busy")
+    acked, waiting = await bench.open()
+    bench.settle(acked, Verdict("ack", "done"))
+    bench.settle(waiting, BACK)
+    await bench.clock.settle()
+
+    await bench.settler.aclose()
+    await bench.clock.advance_and_settle(10)
+
+    assert [type(error) for error in bench.answers.values()] == [ClosedError] * 2
+    assert bench.settler.pending == 0
+    assert [each for each in bench.consumer.operations() if each != "extend"] == ["ack", "put_back"]
