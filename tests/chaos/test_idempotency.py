@@ -32,14 +32,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 async def campaign(
     folder: Path, strategy: str, seed: int, *, url: str = "", read: Read | None = None, **more: Any
 ) -> Found:
+    values: dict[str, Any] = {"keys": KEYS, "fault_seconds": 40.0 if FULL else 10.0, **more}
     setting = Setting(
         strategy=strategy,
         url=url or f"sqlite:///{folder / 'queue.db'}",
         folder=folder,
-        keys=KEYS,
         seed=seed,
-        fault_seconds=40.0 if FULL else 10.0,
-        **more,
+        **values,
     )
     found = await run_campaign(setting, read=read)
     print(f"{strategy}, seed {seed}: {found}")
@@ -54,6 +53,28 @@ async def test_every_key_has_exactly_one_effect(tmp_path: Path, strategy: str, s
     assert (found.extra, found.lost, found.left, found.dead) == (0, 0, 0, 0)
     assert found.fences_fall == 0
     assert found.kills + found.freezes > 10
+
+
+async def test_a_table_of_reports_ends_with_one_row_a_job(tmp_path: Path) -> None:
+    """800,000 jobs append a row each while runners are killed: here a part of them."""
+    jobs = 4000 if FULL else 400
+    found = await campaign(
+        tmp_path,
+        "transactional",
+        7,
+        keys=jobs,
+        duplicate_share=0.0,
+        pause=0.002,
+        freezes=0.0,
+        faults_every=0.3,
+        fault_seconds=120.0,
+    )
+    rate = jobs / found.seconds
+    print(f"{rate:.0f} jobs/s; 800,000 take {800_000 / rate / 3600:.1f} h at that rate,")
+    print(f"with {found.kills * 800_000 // jobs:,} kills; {found.kills} here")
+
+    assert sum(found.effects.values()) == len(found.effects) == jobs
+    assert found.kills > 0
 
 
 @pytest.mark.parametrize("strategy", ["transactional", "lease_tx"])

@@ -72,8 +72,8 @@ def worker(shop: Shop, strategy: Strategy, **options: Any) -> Any:
 
     fn = marked if strategy == "marker" else in_tx
     keywords: dict[str, Any] = {"key": itself, "name": "charge", **options}
-    made: Any = shop.app.worker("q", once=once, **keywords)
-    return made(fn)
+    worker_on: Any = shop.app.worker
+    return worker_on("q", once=once, **keywords)(fn)
 
 
 # -- duplicates ----------------------------------------------------------------------------
@@ -900,8 +900,8 @@ async def test_what_the_handler_does_to_its_payload_changes_no_key(shop: Shop) -
 
 async def test_what_does_not_fit_is_refused_at_decoration(shop: Shop) -> None:
     def at(app: App, **options: Any) -> Any:
-        made: Any = app.worker("q", **options)
-        return made
+        worker_on: Any = app.worker
+        return worker_on("q", **options)
 
     async def plain(n: int) -> None: ...
     async def with_tx(job: Job, tx: Tx, n: int) -> None: ...

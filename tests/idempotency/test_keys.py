@@ -151,8 +151,7 @@ def test_only_equal_values_collide(one: Any, other: Any) -> None:
 
 def _typed(value: Any) -> Any:
     if isinstance(value, list):
-        parts: list[Any] = value
-        return [_typed(part) for part in parts]
+        return list(map(_typed, value))  # pyright: ignore[reportUnknownArgumentType]
     return type(value), value
 
 

@@ -386,7 +386,7 @@ class _Transaction:
         connection, self._connection = self._connection, None
         if connection is None:
             return
-        if connection.is_in_transaction():
-            connection.terminate()
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # a connection that was lost has left by itself
+            if connection.is_in_transaction():
+                connection.terminate()
             await asyncio.shield(self._pool.release(connection))
