@@ -29,7 +29,13 @@ from brokerwq.reports import RunReport, SendReport
 from brokerwq.workers.bulk import Outgoing
 from brokerwq.workers.decorating import AnyWorker, BatchDecorator, WorkerDecorator, decorator
 from brokerwq.workers.names import check_name
-from brokerwq.workers.options import Key, WorkerKeywords, WorkerOptions
+from brokerwq.workers.options import (
+    Key,
+    WorkerKeywords,
+    WorkerOptions,
+    check_layers,
+    check_policy,
+)
 from brokerwq.workers.registry import Registry
 
 if TYPE_CHECKING:
@@ -55,8 +61,7 @@ class App:
     Args:
         url: The broker; None takes ``BROKERWQ_URL``, and without that
             ``sqlite:///brokerwq.db``.
-        store: Where keys of finished work are kept, for ``once``: a store of
-            ``brokerwq.idempotency`` or its URL (``sqlite:///work.db``).
+        store: For ``once``: a store of ``brokerwq.idempotency``, or its URL.
         name: Of this application, kept for ever: ``once`` keeps its keys apart by it.
         queues: Properties of queues, where the ones that the workers imply are not meant.
         retry: For workers that have no policy of their own; None takes the settings'.
@@ -88,14 +93,16 @@ class App:
         self._url = self.settings.url.get_secret_value()
         self._adapter = find_adapter(self._url)
         self._adapter_settings = self._adapter.parse_url(self._url)
-        self._retry = retry or RetryPolicy(
+        self._retry = RetryPolicy(
             max_attempts=self.settings.max_attempts,
             base=self.settings.backoff_base,
             cap=self.settings.backoff_cap,
             jitter=self.settings.backoff_jitter,
         )
+        if retry is not None:
+            self._retry = check_policy(retry)
         self._lease: Seconds = self.settings.lease if lease is None else lease
-        self._middleware = tuple(middleware)
+        self._middleware = check_layers(middleware)
         self._instrumentation = self._select_telemetry(telemetry)
         self._lifespan: Lifespan | None = None
         self._brokers: WeakKeyDictionary[asyncio.AbstractEventLoop, Broker] = WeakKeyDictionary()
@@ -205,7 +212,8 @@ class App:
         Raises:
             ConfigError: at decoration, if anything of this does not fit.
         """
-        around = tuple(middleware) if batch else (*self._middleware, *middleware)
+        layers = check_layers(middleware)
+        around = layers if batch else (*self._middleware, *layers)
         options = WorkerOptions(
             queue=queue,
             name=name,
@@ -329,10 +337,7 @@ class App:
         """Write one message of a worker into an outbox; see ``workers.plan.Sender``."""
         from brokerwq.idempotency.foreign import put_out  # noqa: PLC0415  -- as in __init__
 
-        if self.store is None:
-            msg = "tx needs App(store=…): its outbox is where the message goes"
-            raise ConfigError(msg)
-        await put_out(tx, queue, message, delay, self.clock)
+        await put_out(tx, queue, message, delay, None if self.store is None else self.clock)
 
     async def send_many(
         self, queue: str, outgoing: AsyncIterator[Outgoing] | Iterator[Outgoing], /
@@ -345,11 +350,7 @@ class App:
         return await send_in_chunks(self.broker(), queue, outgoing)
 
     async def relay_outbox(self) -> int:
-        """Send what is in the store's outbox, as runners do every second; how many were sent.
-
-        Raises:
-            StoreError: the store cannot be reached, or refused.
-        """
+        """Send what is in the store's outbox, as runners do every second; how many were sent."""
         return 0 if self._guards is None else await self._guards.relay()
 
     async def send_children(self, children: Sequence[Child], /) -> None:

@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Final, Protocol, TypeAlias, runtime_checkable
 
 from brokerwq.driver.protocol import Delivery, QueueStats
+
+UNKNOWN_TYPE: Final = "unknown type"
+"""The reason of a message that was put back because no worker here has its type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

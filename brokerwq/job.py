@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from brokerwq.durations import Seconds, positive_seconds
+from brokerwq.limits import MAX_LEASE
 from brokerwq.message import Message, child_message_id, new_message_id
 from brokerwq.tx import Tx
 
@@ -160,7 +161,7 @@ class Job:
             LeaseLostError: it has ended already.
             CannotExtendError: the broker gives no more; ``limit`` says how much in all.
         """
-        return await self._port.extend(positive_seconds(seconds, "seconds"))
+        return await self._port.extend(positive_seconds(seconds, "seconds", limit=MAX_LEASE))
 
     def extend_sync(self, seconds: Seconds, /) -> float:
         """``extend`` for a plain function, which runs in a thread."""

@@ -15,12 +15,15 @@ from brokerwq._runtime.engine import Engine
 from brokerwq._runtime.plan import Plan
 from brokerwq._runtime.route import Route
 from brokerwq.driver.protocol import QueueSpec
+from brokerwq.driver.spec import check_queue_name
 from brokerwq.durations import Seconds, seconds_of
 from brokerwq.errors import BrokerwqError, ConfigError
 from brokerwq.events import Instrumentation
+from brokerwq.limits import MAX_SETTLE, MAX_SLOTS
 from brokerwq.reports import RunReport
 from brokerwq.telemetry import EventLog, fan_out
 from brokerwq.telemetry.logs import LOGGER
+from brokerwq.workers.options import check_count, check_flag
 
 if TYPE_CHECKING:
     from brokerwq.app import App
@@ -53,6 +56,10 @@ class Runner:
         heartbeat: bool | None = None,
         log: bool = True,
     ) -> None:
+        check_count(slots, "slots", MAX_SLOTS)
+        for name, flag in (("heartbeat", heartbeat), ("log", log)):
+            if flag is not None:
+                check_flag(flag, name)
         settings = type(app.settings).load(
             slots=slots, grace=None if grace is None else seconds_of(grace, "grace")
         )
@@ -125,9 +132,11 @@ class Runner:
         Raises:
             DriverError: the broker refused for good.
         """
+        check_flag(include_delayed, "include_delayed")
+        _check_callable(progress)
         goal = DrainGoal(
             include_delayed=include_delayed,
-            settle=seconds_of(settle, "settle", floor=0.0),
+            settle=seconds_of(settle, "settle", floor=0.0, limit=MAX_SETTLE),
             progress=progress,
         )
         return await self._run(goal, handle_signals=handle_signals)
@@ -169,10 +178,13 @@ class Runner:
     def _chosen(self, queues: Sequence[str]) -> list[tuple[QueueSpec, list[Route]]]:
         registry = self._app.registry
         known = {spec.name: spec for spec in registry.specs() if registry.routes(spec.name)}
+        for queue in queues:
+            check_queue_name(queue)
         names = list(dict.fromkeys(queues)) or list(known)
         for name in names:
             if name not in known:
-                msg = f"no worker is bound to queue {name!r}; known: {', '.join(known) or 'none'}"
+                found = ", ".join(known) or "none"
+                msg = f"no worker is bound to queue {name!r:.200}; known: {found}"
                 raise ConfigError(msg)
         if not names:
             msg = "the app has no workers: import the modules that define them first"
@@ -205,6 +217,12 @@ class Runner:
             left_delayed=drained.left_delayed if drained else 0,
             estimated=drained.estimated if drained else False,
         )
+
+
+def _check_callable(progress: object) -> None:
+    if progress is not None and not callable(progress):
+        msg = f"progress must be a function of a number, not {progress!r:.200}"
+        raise ConfigError(msg)
 
 
 def _instrumentation(given: Instrumentation | None, *, log: bool) -> Instrumentation | None:

@@ -1,16 +1,43 @@
-"""What a handler answered or raised, in the terms of outcomes."""
+"""What a handler's answer, or its exception, asks for: one outcome for each message."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import cast
 
-from brokerwq.outcomes import Done, Outcome, Retry
+from brokerwq.backoff import RetryPolicy
+from brokerwq.outcomes import Done, Outcome, Retry, without_lone_groups
 
 
-def batch_answer(answer: object, count: int) -> list[Outcome]:
-    """The outcome of each of ``count`` messages; a wrong answer fails them all."""
+def outcome_of_error(
+    policy: RetryPolicy, error: BaseException, request_exit: Callable[[int], object]
+) -> Outcome:
+    """What a handler that raised ``error`` asks for; ``SystemExit`` also asks for a stop."""
+    inner = without_lone_groups(error)
+    if isinstance(inner, Outcome):
+        return inner
+    if isinstance(inner, SystemExit):
+        request_exit(inner.code if isinstance(inner.code, int) else int(bool(inner.code)))
+    elif isinstance(inner, KeyboardInterrupt):
+        request_exit(130)
+    try:
+        outcome = cast("object", policy.outcome_of(inner))
+    except Exception:  # noqa: BLE001 -- a user's rule that fails decides nothing
+        return Retry()
+    return outcome if isinstance(outcome, Outcome) else Retry()
+
+
+def error_behind(outcome: Outcome, error: BaseException | None) -> BaseException | None:
+    """The exception to report: what was raised, or what an outcome was raised from."""
+    if error is None or isinstance(error, Outcome):
+        cause = outcome.__cause__
+        return cause if isinstance(cause, BaseException) else None
+    return error
+
+
+def outcomes_of_batch(answer: object, count: int) -> list[Outcome]:
+    """What a batch handler's answer asks for each of its ``count`` messages."""
     entries = _entries(answer)
     if entries is None or len(entries) != count:
         found = f"{len(entries)} outcomes" if entries is not None else _shown(answer)

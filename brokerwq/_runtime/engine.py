@@ -57,9 +57,10 @@ class Engine:
             DriverError: the broker refused for good, at start or later.
         """
         plan = self._plan
+        driver = plan.build()  # before there is a thread to end, should it fail
         bridge: Bridge = ThreadBridge() if isinstance(plan.clock, SystemClock) else InlineBridge()
         connection = Connection(
-            plan.build,
+            driver,
             bridge,
             clock=plan.clock,
             lifecycle=self.lifecycle,

@@ -1,9 +1,10 @@
-"""Running a handler: decoding, time limit, threads, cancellation, and what came of it."""
+"""Running a handler: decoding, time limit, threads, cancellation, and its children."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context, copy_context
@@ -15,9 +16,10 @@ import anyio.from_thread
 import anyio.to_thread
 
 from brokerwq._runtime import guarding
-from brokerwq._runtime.answers import batch_answer
+from brokerwq._runtime.answers import error_behind, outcome_of_error, outcomes_of_batch
 from brokerwq._runtime.bridge import Bridge
 from brokerwq._runtime.children import send_children
+from brokerwq._runtime.forks import end_if_forked
 from brokerwq._runtime.guard import Admission, Skip
 from brokerwq._runtime.leases import Held
 from brokerwq._runtime.route import Route
@@ -26,7 +28,7 @@ from brokerwq.errors import EnvelopeError
 from brokerwq.events import Instrumentation
 from brokerwq.job import Child, Job, Lease
 from brokerwq.middleware import compose
-from brokerwq.outcomes import Done, Outcome, Retry, without_lone_groups
+from brokerwq.outcomes import Done, Outcome, Retry
 
 Cause: TypeAlias = Literal["", "timeout", "lost", "stop"]
 
@@ -241,7 +243,7 @@ async def _run(
             held,
             outcome,
             label,
-            _error_behind(outcome, error),
+            error_behind(outcome, error),
             seconds=seconds,
             cancelled=cancelled,
             skip=skip,
@@ -271,11 +273,14 @@ async def _run_in_scope(
     answer: object = None
     error: BaseException | None = None
     finished = False
+    pid = os.getpid()
     try:
         with scope:
             answer = await _call(shared, work, jobs, payloads)
             finished = True
+        end_if_forked(pid)
     except BaseException as raised:
+        end_if_forked(pid)
         if shared.aborting:
             raise
         _uncancel()
@@ -315,6 +320,8 @@ async def _invoke(shared: Shared, route: Route, job: Any, payload: Any) -> objec
     if route.is_async:
         return cast("object", await route.call(job, payload))
 
+    pid = os.getpid()
+
     def call() -> tuple[object, BaseException | None]:
         # Handed over as a value: asyncio closes a coroutine into which it throws a
         # GeneratorExit, and a future refuses a StopIteration.
@@ -322,6 +329,8 @@ async def _invoke(shared: Shared, route: Route, job: Any, payload: Any) -> objec
             return route.call(job, payload), None
         except BaseException as raised:  # noqa: BLE001 -- raised again in the slot
             return None, raised
+        finally:
+            end_if_forked(pid)
 
     # Never abandoned: a thread cannot be stopped, so its slot stays taken until it returns.
     answer, error = await anyio.to_thread.run_sync(call, limiter=shared.threads)
@@ -336,34 +345,12 @@ def _outcomes(
 ) -> list[Outcome]:
     count = len(work.helds)
     if error is not None:
-        return [_outcome_of_error(shared, work.route, error)] * count
+        return [outcome_of_error(work.route.retry, error, shared.request_exit)] * count
     if not finished:
         return [Retry()] * count
     if not work.route.batch or answer is None:
         return [Done()] * count
-    return batch_answer(answer, count)
-
-
-def _outcome_of_error(shared: Shared, route: Route, error: BaseException) -> Outcome:
-    inner = without_lone_groups(error)
-    if isinstance(inner, Outcome):
-        return inner
-    if isinstance(inner, SystemExit):
-        shared.request_exit(inner.code if isinstance(inner.code, int) else int(bool(inner.code)))
-    elif isinstance(inner, KeyboardInterrupt):
-        shared.request_exit(130)
-    try:
-        outcome = cast("object", route.retry.outcome_of(inner))
-    except Exception:  # noqa: BLE001 -- a user's rule that fails decides nothing
-        return Retry()
-    return outcome if isinstance(outcome, Outcome) else Retry()
-
-
-def _error_behind(outcome: Outcome, error: BaseException | None) -> BaseException | None:
-    if error is None or isinstance(error, Outcome):
-        cause = outcome.__cause__
-        return cause if isinstance(cause, BaseException) else None
-    return error
+    return outcomes_of_batch(answer, count)
 
 
 def _uncancel() -> None:

@@ -110,8 +110,6 @@ class GuardWatch:
 
     def _recovered(self) -> None:
         self.up.set()
-        if self._pauses.has_failed:
-            self._pauses.reset()
-            self._lifecycle.clear(_TROUBLE)
-            if self._emit is not None:
-                self._emit(StoreReached())
+        self._pauses.reset()
+        if self._lifecycle.clear(_TROUBLE) and self._emit is not None:
+            self._emit(StoreReached())

@@ -145,9 +145,7 @@ class Intake:
             await self._lifecycle.stop_asked.wait()
 
     def _recovered(self, lane: Lane, pauses: Pauses) -> None:
-        if not pauses.has_failed:
-            return
         pauses.reset()
-        self._lifecycle.clear(f"claim {lane.queue}")
-        if self._emit is not None:
+        # Asked of the lifecycle: the trouble may have been met by the lane before this one.
+        if self._lifecycle.clear(f"claim {lane.queue}") and self._emit is not None:
             self._emit(BrokerReached(queue=lane.queue))

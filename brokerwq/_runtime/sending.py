@@ -189,6 +189,8 @@ class Sending:
                 results = await driver.send(self._queue, messages, delays)
             except DriverError as error:
                 results = [error] * len(messages)
+            except Exception as error:  # noqa: BLE001 -- an adapter's bug is the senders' to hear of
+                results = [_bug(error)] * len(messages)
         if results is None:
             late = TransientError(f"send: no answer within {self._patience:g} seconds")
             results = [late] * len(messages)

@@ -52,7 +52,7 @@ class Settler:
         clock: For pauses and bounds.
         instrumentation: Told of failures, and put around each call.
         troubled: Called when a dead letter could not be moved.
-        recovered: Called when one could be moved again.
+        recovered: Called when one was moved.
     """
 
     def __init__(
@@ -71,7 +71,6 @@ class Settler:
         self._instrumentation = instrumentation
         self._troubled = troubled
         self._recovered = recovered
-        self._in_trouble = False
         self._pending: set[Settle] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -122,8 +121,7 @@ class Settler:
         except Exception as error:  # noqa: BLE001 -- a bug of ours must not kill the runner
             results = [DriverError(f"{operation} failed: {error!r:.200}")] * len(batch)
         for request, result in zip(batch, results, strict=True):
-            if result is None and operation == "dead_letter" and self._in_trouble:
-                self._in_trouble = False
+            if result is None and operation == "dead_letter":
                 self._recovered()
             if result is None or isinstance(result, LeaseLostError):
                 self._conclude(request, result)
@@ -238,7 +236,6 @@ class Settler:
         if patient and request.held.remaining > self._keeper.margin:
             return None
         if verdict.operation == "dead_letter":
-            self._in_trouble = True
             self._troubled(f"{request.held.delivery.queue}: dead letters cannot be moved: {error}")
             return self._kept_from_dying(request)
         if verdict.operation == "put_back":
@@ -250,13 +247,12 @@ class Settler:
         # A handler that has had its last attempt must not run once more: all attempts stay
         # spent, and the next claim comes straight back here.
         delivery = request.held.delivery
-        message = delivery.message
         spent = delivery.attempt
-        mark = Mark(
+        mark = replace(
+            Mark.of(delivery.message),
             attempts=spent if request.verdict.counted else spent - 1,
             suspect=request.verdict.reason == "lost",
-            unknown_since=message.unknown_since,
-            snoozed=message.snoozed,
+            not_before=None,
         )
         delay = min(_FALLBACK_DELAY, self._keeper.capabilities.max_release_delay)
         return Verdict("put_back", "put-back", delay=delay, mark=mark, reason="no dead letter")

@@ -55,7 +55,6 @@ class Slots:
         self._running_of: dict[Route, int] = {}
         self._idle: deque[asyncio.Future[Work]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._capped_count = 0
         self._job_seconds: float | None = None
         self._sweep: Timer | None = None
         self._waiters: deque[tuple[asyncio.Future[None], Sequence[Route]]] = deque()
@@ -73,7 +72,7 @@ class Slots:
     @property
     def free(self) -> int:
         """How many more may be claimed; below 1 for none."""
-        taken = len(self.running) + len(self._ready) + self._capped_count + self.reserved
+        taken = len(self.running) + len(self._ready) + self._capped_count() + self.reserved
         return self.total + self._ahead() - taken
 
     def _ahead(self) -> int:
@@ -81,6 +80,9 @@ class Slots:
             return 0
         soon = self.total * _AHEAD_SECONDS / max(self._job_seconds, 1e-6)
         return int(min(soon, self.total * _AHEAD_PER_SLOT, _MOST_AHEAD))
+
+    def _capped_count(self) -> int:
+        return sum(map(len, self._capped.values()))
 
     def room(self, limited: Sequence[Route] = ()) -> int:
         """How many more may be claimed of workers that all have limits of their own."""
@@ -130,7 +132,6 @@ class Slots:
         limit = route.slots
         if limit is not None and self._running_of.get(route, 0) >= limit:
             self._capped.setdefault(route, deque()).append(work)
-            self._capped_count += 1
             self._arm_sweep(work.put_at)
             return
         self._begin_or_queue(work)
@@ -208,7 +209,7 @@ class Slots:
         mean = self._job_seconds
         self._job_seconds = seconds if mean is None else mean + _SMOOTHING * (seconds - mean)
         self._release_cap(work.route)
-        if not self.running and not self._ready and not self._capped_count:
+        if not self.running and not self._ready and not self._capped_count():
             self._at_rest.set()
         self.freed()
 
@@ -218,7 +219,6 @@ class Slots:
         self._running_of[route] -= 1
         waiting = self._capped.get(route)
         if waiting:
-            self._capped_count -= 1
             promoted = waiting.popleft()
             promoted.put_at = self._clock.now()
             self._begin_or_queue(promoted)
@@ -231,7 +231,6 @@ class Slots:
         for work in stale:
             self._release_cap(work.route)
         crowded = [work for waiting in self._capped.values() for work in self._overdue(waiting)]
-        self._capped_count -= len(crowded)
         for work in crowded:
             work.pause = _CROWDED_SECONDS
         waiting = [*self._ready, *(work for each in self._capped.values() for work in each)]
@@ -261,7 +260,6 @@ class Slots:
         for waiting in self._capped.values():
             taken += waiting
             waiting.clear()
-        self._capped_count = 0
         if not self.running:
             self._at_rest.set()
         self.freed()

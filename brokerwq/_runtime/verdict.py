@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Literal, TypeAlias
@@ -16,6 +16,7 @@ from brokerwq._runtime.guard import Skip
 from brokerwq.backoff import RetryPolicy
 from brokerwq.driver.capabilities import Capabilities, UncountedReturn
 from brokerwq.driver.protocol import Delivery, Mark
+from brokerwq.events import UNKNOWN_TYPE
 from brokerwq.message import DeadLetterNote
 from brokerwq.outcomes import (
     SNOOZE_LIMIT,
@@ -81,8 +82,6 @@ class Judge:
         """What must happen instead of running the handler; None to run it."""
         message = delivery.message
         attempt = delivery.attempt
-        if delivery.defect:
-            return self.undecodable(delivery, f"unreadable envelope: {delivery.defect}", now)
         if attempt > max_attempts:
             # A failed last attempt is dead-lettered at once. Who comes here was lost on the
             # way, unless its copy says that all attempts were counted and done.
@@ -114,7 +113,7 @@ class Judge:
             )
         pause = min(self.unknown_after / _UNKNOWN_TYPE_PAUSES, _LONGEST_UNKNOWN_TYPE_PAUSE)
         mark = _uncounted(delivery, unknown_since=since)
-        return self._put_back(max(pause, _SHORTEST_PAUSE), mark, "put-back", now, "unknown type")
+        return self._put_back(max(pause, _SHORTEST_PAUSE), mark, "put-back", now, UNKNOWN_TYPE)
 
     def not_started(self, delivery: Delivery, delay: float, *, now: datetime) -> Verdict:
         """Back unrun, and not counted."""
@@ -222,13 +221,7 @@ class Judge:
     ) -> Verdict:
         limit = self.capabilities.max_release_delay
         if delay > limit:
-            mark = Mark(
-                attempts=mark.attempts,
-                suspect=mark.suspect,
-                unknown_since=mark.unknown_since,
-                snoozed=mark.snoozed,
-                not_before=now + timedelta(seconds=delay),
-            )
+            mark = replace(mark, not_before=now + timedelta(seconds=delay))
             delay = limit
         return Verdict("put_back", label, counted, delay, mark, reason=reason)
 
@@ -257,13 +250,12 @@ class Judge:
 
 def _uncounted(delivery: Delivery, *, unknown_since: datetime | None = None) -> Mark:
     message = delivery.message
-    return Mark(
+    return replace(
+        Mark.of(message),
         attempts=delivery.attempt - 1,
         # The returned copy's receives start anew, so the suspicion must be written on it.
         suspect=message.suspect or delivery.receives > 1,
         unknown_since=unknown_since,
-        not_before=message.not_before,
-        snoozed=message.snoozed,
     )
 
 

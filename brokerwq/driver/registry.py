@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+from urllib.parse import urlsplit
 
 from brokerwq.driver.adapter import Adapter
 from brokerwq.errors import AdapterMissingError, ConfigError
@@ -27,8 +28,13 @@ def scheme_of(url: str) -> str:
     """
     scheme, separator, _ = url.partition("://")
     if not separator or not scheme:
-        msg = f"{redacted(url)!r} is not a broker URL; write for example sqlite:///jobs.db"
+        msg = f"{redacted(url)!r:.300} is not a broker URL; write for example sqlite:///jobs.db"
         raise ConfigError(msg)
+    try:
+        urlsplit(url)
+    except ValueError as exc:
+        msg = f"{redacted(url)!r:.300} is not a broker URL: {exc}"
+        raise ConfigError(msg) from None
     return scheme.lower()
 
 
@@ -43,7 +49,7 @@ def find_adapter(url: str) -> AnyAdapter:
     found = [point for point in _entry_points() if point.name == scheme]
     values = sorted({point.value for point in found})
     if not found:
-        msg = f"no adapter serves {scheme}://; installed: {', '.join(schemes()) or 'none'}"
+        msg = f"no adapter serves {scheme:.100}://; installed: {', '.join(schemes()) or 'none'}"
         raise AdapterMissingError(msg)
     if len(values) > 1:
         owners = ", ".join(sorted({_owner(point) for point in found}))

@@ -68,12 +68,23 @@ def foreign(tx: Any, clock: Clock) -> Foreign:
     raise ConfigError(msg)
 
 
-async def put_out(tx: Any, queue: str, message: Message, delay: float, clock: Clock) -> None:
+async def put_out(tx: Any, queue: str, message: Message, delay: float, clock: Clock | None) -> None:
     """Write ``message`` into the outbox, in the transaction that is open on ``tx``.
 
+    Args:
+        tx: A connection.
+        queue: Where it goes.
+        message: The message.
+        delay: Seconds until it may be claimed.
+        clock: The app's; None if that has no store, so that nobody would relay it.
+
     Raises:
-        ConfigError: none is open, or it is no connection that is known.
+        ConfigError: no transaction is open, or it is no connection that is known, or there is
+            no store.
     """
+    if clock is None:
+        msg = "tx needs App(store=…): its outbox is where the message goes"
+        raise ConfigError(msg)
     connection = foreign(tx, clock)
     if not connection.in_transaction:
         msg = "no transaction is open on tx: the message would be sent whatever comes after"

@@ -105,23 +105,9 @@ def check_sending(options: Mapping[str, object], now: Callable[[], datetime]) ->
         delay=_delay(options.get("delay"), options.get("at"), now),
         id=None if id_ is None else check_id(id_, "id"),
         group=None if group is None else check_id(group, "group"),
-        headers=_NO_HEADERS if headers is None else _headers(headers),
+        headers=_NO_HEADERS if headers is None else check_user_headers(headers),
         tx=options.get("tx"),
     )
-
-
-def _headers(headers: object) -> Mapping[str, str]:
-    if not isinstance(headers, Mapping):
-        msg = f"headers must be a mapping of text to text, not {headers!r:.200}"
-        raise ConfigError(msg)
-    given = cast("Mapping[object, object]", headers)  # whatever they are, they are objects
-    for name in given:
-        if not isinstance(name, str):
-            msg = f"a header's name must be text, not {name!r:.200}"
-            raise ConfigError(msg)
-    copy = dict(cast("Mapping[str, str]", given))  # the next line makes it true
-    check_user_headers(copy)
-    return copy
 
 
 def _delay(delay: object, at: object, now: Callable[[], datetime]) -> float:
@@ -207,12 +193,13 @@ class WorkerOptions:
             self._set("lease", positive_seconds(self.lease, "lease", limit=MAX_LEASE))
         if self.timeout is not None:
             self._set("timeout", positive_seconds(self.timeout, "timeout", limit=MAX_TIMEOUT))
-        _policy(self.retry)
-        _count(self.slots, "slots", MAX_SLOTS)
-        _count(self.batch, "batch", MAX_BATCH)
+        check_policy(self.retry)
+        check_count(self.slots, "slots", MAX_SLOTS)
+        check_count(self.batch, "batch", MAX_BATCH)
+        check_flag(self.foreign, "foreign")
         check_key_version(self.key_version)
         self._check_batch()
-        self._set("middleware", _layers(self.middleware))
+        self._set("middleware", check_layers(self.middleware))
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
@@ -234,10 +221,16 @@ class WorkerOptions:
             raise ConfigError(msg)
 
 
-def _policy(retry: object) -> None:
+def check_policy(retry: object) -> RetryPolicy:
+    """Return ``retry`` if it is a policy.
+
+    Raises:
+        ConfigError: it is none.
+    """
     if not isinstance(retry, RetryPolicy):
         msg = f"retry must be a RetryPolicy, not {retry!r:.200}"
         raise ConfigError(msg)
+    return retry
 
 
 def _names(aliases: object) -> tuple[str, ...]:
@@ -252,7 +245,23 @@ def _names(aliases: object) -> tuple[str, ...]:
     return names
 
 
-def _count(value: object, name: str, limit: int) -> None:
+def check_flag(value: object, name: str) -> None:
+    """Refuse a ``value`` that is neither True nor False.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if not isinstance(value, bool):
+        msg = f"{name} must be True or False, not {value!r:.200}"
+        raise ConfigError(msg)
+
+
+def check_count(value: object, name: str, limit: int) -> None:
+    """Refuse a ``value`` that is neither None nor a whole number from 1 to ``limit``.
+
+    Raises:
+        ConfigError: it is neither.
+    """
     if value is None:
         return
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= limit:
@@ -260,7 +269,12 @@ def _count(value: object, name: str, limit: int) -> None:
         raise ConfigError(msg)
 
 
-def _layers(middleware: object) -> tuple[Middleware, ...]:
+def check_layers(middleware: object) -> tuple[Middleware, ...]:
+    """``middleware`` as a tuple.
+
+    Raises:
+        ConfigError: it is no list, or holds what cannot be called with a job.
+    """
     if isinstance(middleware, str) or not isinstance(middleware, Sequence):
         msg = f"middleware must be a list of async callables, not {middleware!r:.200}"
         raise ConfigError(msg)

@@ -331,6 +331,14 @@ def _fields(plan: Plan, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Map
             f"worker {plan.name} takes its fields by name: {', '.join(plan.signature.fields or ())}"
         )
         raise PayloadError(msg)
+    for name in kwargs.keys() - (plan.signature.fields or {}).keys():
+        # Whoever has used a payload worker will look for its options here.
+        if name in SendOptions.__annotations__:
+            msg = (
+                f"worker {plan.name} has no field {name!r}; "
+                f"the option is said before: {plan.name}.options({name}=…)"
+            )
+            raise PayloadError(msg)
     return kwargs
 
 
