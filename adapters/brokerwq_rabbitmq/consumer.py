@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from brokerwq.clock import Clock
@@ -213,7 +214,13 @@ class RabbitConsumer:
         return self._intake.buffered
 
     async def aclose(self) -> None:
-        """See ``Consumer.aclose``."""
+        """See ``Consumer.aclose``.
+
+        What was never claimed is put back first: the end of a channel counts as a receive.
+        """
+        if not self._intake.is_closed and not self._intake.is_quiesced:
+            with suppress(DriverError):
+                await self.quiesce()
         await self._intake.aclose()
 
     def _sort(self, deliveries: Sequence[Delivery]) -> tuple[_Answers, list[_Item]]:

@@ -145,7 +145,7 @@ class FrameReader(asyncio.StreamReader):
                 return frame
             data = await self.read(_CHUNK)
             if not data:
-                raise asyncio.IncompleteReadError(self._data[self._at :], None)
+                raise asyncio.IncompleteReadError(self._data[self._at :], _HEAD_SIZE)
             self.last_read_at = self._now()
             self._has_news = True
             self._data = self._data[self._at :] + data

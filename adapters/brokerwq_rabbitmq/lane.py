@@ -135,6 +135,9 @@ class Lane:
             self.is_consuming = False
             for tag in self._tags:
                 await self._channel.basic_cancel(tag, timeout=within)
+            # What a quorum queue had assigned to us while it was told is sent after the answer
+            # to the cancel, and before any later answer.
+            await self.ping(within)
 
     def ack(self, settled: Sequence[Held]) -> None:
         """Ack; the run of what is held longest is one frame.

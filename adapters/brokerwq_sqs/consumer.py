@@ -66,6 +66,11 @@ class SqsConsumer:
         """See ``Consumer.lease``."""
         return float(self._lease)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether ``aclose`` was called."""
+        return self._is_closed
+
     async def claim(self, max_items: int, wait: float, /) -> Sequence[Delivery]:
         """See ``Consumer.claim``."""
         self._check_open()

@@ -165,6 +165,7 @@ class SqsDriver:
         consumer = SqsConsumer(
             connection.control, connection.queues, source, polls, lease=whole, clock=self._clock
         )
+        connection.consumers = {one for one in connection.consumers if not one.is_closed}
         connection.consumers.add(consumer)
         return consumer
 

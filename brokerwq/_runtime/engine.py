@@ -203,11 +203,11 @@ class Engine:
             patience = _FORCED_PATIENCE if forced else _CANCEL_PATIENCE
             forced = await self._within(patience, slots.rest(), forced=forced) or forced
         parts.shared.aborting = True
-        await parts.isolation.aclose()
         flush_patience = _FORCED_FLUSH_PATIENCE if forced else _FLUSH_PATIENCE
         await self._within(flush_patience, quiescing, forced=forced)
         await parts.intakes.aclose()
         self._return_the_stuck(slots, dispatcher)
+        parts.isolation.put_back()
         flushes = [lane.settler.flush() for lane in lanes]
         await self._within(flush_patience, _all(flushes), forced=forced)
         self.stuck = await slots.aclose(0.1 if slots.running else _CLOSE_PATIENCE)

@@ -8,7 +8,6 @@ only the culprit can die.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
@@ -21,6 +20,10 @@ from brokerwq._runtime.slots import Slots
 from brokerwq._runtime.verdict import is_crash_suspect
 from brokerwq.errors import DriverError
 from brokerwq.events import CrashSuspectIsolated, Instrumentation
+
+_LATER = 1.0
+_MOST_DEFERRALS = 10
+_MOST_REMEMBERED = 1000
 
 
 class Isolation:
@@ -47,10 +50,9 @@ class Isolation:
         self.slots: Slots
         self.opener: Opener
         self.claim_one: Callable[[Lane], Awaitable[list[Held]]]
-        self.start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+        self.start: Callable[[Coroutine[Any, Any, None]], object]
         self._lanes = lanes
         self._instrumentation = instrumentation
-        self._task: asyncio.Task[None] | None = None
         self._suspect: tuple[Lane, Held, Route] | None = None
 
     def begin(self, lane: Lane, held: Held, route: Route) -> None:
@@ -60,13 +62,10 @@ class Isolation:
             other.gate.clear()
         self.dispatcher.put_back_unstarted(self.slots.take_unstarted())
         self._suspect = lane, held, route
-        self._task = self.start(self._run(lane))
+        self.start(self._run(lane))
 
-    async def aclose(self) -> None:
-        """Stop isolating; a suspect that has not begun keeps its last attempt."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+    def put_back(self) -> None:
+        """Put back a suspect that has not begun: a stop must not cost its last attempt."""
         if self._suspect is not None:
             lane, held, _ = self._suspect
             self._suspect = None
@@ -87,7 +86,6 @@ class Isolation:
             await self._go_on(lane, innocent)
         finally:
             self.dispatcher.is_isolating = False
-            self._task = None
             for other in self._lanes():
                 other.gate.set()
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
+import anyio
 import pytest
 
 from brokerwq import App, Discard, Job, Message, Next, Retry, RetryPolicy, Runner, Snooze
@@ -638,3 +639,22 @@ async def test_an_answer_that_explodes_hurts_only_its_own_batch(place: Place, an
     await work.enqueue_many(range(2))
     report = await place.drain(app, slots=1)
     assert (report.done, dict(report.dead)) == (1, {"failed": 1})
+
+
+async def test_what_is_finished_although_the_stop_cancelled_it_is_done(place: Place) -> None:
+    app = place.app()
+    begun: list[int] = []
+
+    @app.worker("q")
+    async def work() -> None:
+        begun.append(1)
+        with anyio.CancelScope(shield=True):
+            await place.clock.sleep(3.0)
+
+    await work.enqueue()
+    async with place.running(app, grace=1.0) as running:
+        await place.until(lambda: begun)
+        report = await running.stop()
+
+    assert (report.done, report.put_back) == (1, 0)
+    assert await counts(app, "q") == (0, 0, 0, 0)

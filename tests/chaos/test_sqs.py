@@ -21,7 +21,8 @@ import pytest
 
 from brokerwq import App
 from brokerwq.clock import SYSTEM_CLOCK
-from brokerwq.testing.servers.localstack import LocalStackUnavailableError, SqsServer, localstack
+from brokerwq.testing.servers.installation import ServerUnavailableError
+from brokerwq.testing.servers.localstack import SqsServer, localstack
 from tests.cases.lab import counts, dead_letters, reasons
 
 REQUIRED = "sqs" in os.environ.get("BROKERWQ_REQUIRE", "").split(",")
@@ -73,7 +74,7 @@ def server() -> Generator[SqsServer]:
             patch.setenv(name, value)
         try:
             yield stack.enter_context(localstack())
-        except LocalStackUnavailableError as exc:
+        except ServerUnavailableError as exc:
             if REQUIRED:
                 raise
             pytest.skip(str(exc))

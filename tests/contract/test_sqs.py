@@ -13,9 +13,12 @@ import pytest
 from brokerwq.driver import Driver
 from brokerwq.testing import Harness
 from brokerwq.testing.pytest_suite import ConformanceSuite
-from brokerwq.testing.servers.localstack import LocalStackUnavailableError, SqsServer, localstack
+from brokerwq.testing.servers.installation import ServerUnavailableError
+from brokerwq.testing.servers.localstack import SqsServer, localstack
 from brokerwq.testing.servers.moto import moto
 from brokerwq.testing.sqs_proxy import SqsProxy, sqs_proxy
+
+pytestmark = pytest.mark.slow
 
 # LocalStack ends leases and delays once a second, and its counts lag as much.
 LEASE = 3.0
@@ -52,7 +55,7 @@ def localstack_proxy() -> Generator[SqsProxy]:
         sdk_environment(stack)
         try:
             server = stack.enter_context(localstack())
-        except LocalStackUnavailableError as exc:
+        except ServerUnavailableError as exc:
             if "sqs" in os.environ.get("BROKERWQ_REQUIRE", "").split(","):
                 raise
             pytest.skip(str(exc))

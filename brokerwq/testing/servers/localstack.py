@@ -26,12 +26,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from brokerwq.testing.servers.installation import (
+    INSTALL_VARIABLE,
+    ServerUnavailableError,
+    cache_folder,
+)
+
 ENDPOINT_VARIABLE: Final = "BROKERWQ_TEST_SQS_ENDPOINT"
 """An SQS endpoint that already runs, e.g. ``http://127.0.0.1:4566``."""
-INSTALL_VARIABLE: Final = "BROKERWQ_TEST_INSTALL"
-"""Set to ``0`` to forbid that tests install packages."""
-CACHE_VARIABLE: Final = "BROKERWQ_TEST_CACHE"
-"""Folder for installed servers; default ``~/.cache/brokerwq/servers``."""
 
 IMAGE: Final = "localstack/localstack:4.14.0"
 """The last tag that starts without an account; newer ones want an auth token."""
@@ -67,10 +69,6 @@ runpy.run_module("localstack.runtime.main", run_name="__main__")
 """
 
 
-class LocalStackUnavailableError(RuntimeError):
-    """No LocalStack can be had on this machine; the text says why."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqsServer:
     """A running server that speaks SQS.
@@ -103,7 +101,7 @@ def localstack() -> Generator[SqsServer]:
     """A LocalStack whose SQS answers, for as long as the block runs.
 
     Raises:
-        LocalStackUnavailableError: none is there and none can be started.
+        ServerUnavailableError: none is there and none can be started.
     """
     given = os.environ.get(ENDPOINT_VARIABLE)
     if given:
@@ -143,7 +141,7 @@ def _container() -> Generator[str]:
         _wait_ready(endpoint, lambda: "")
         yield endpoint
     finally:
-        with contextlib.suppress(LocalStackUnavailableError):
+        with contextlib.suppress(ServerUnavailableError):
             _run(["docker", "rm", "--force", container], 60)
 
 
@@ -213,10 +211,10 @@ def _wait_ready(endpoint: str, end_of: Callable[[], str]) -> None:
         ended = end_of()
         if ended:
             msg = f"LocalStack at {endpoint} is not there: {ended}"
-            raise LocalStackUnavailableError(msg)
+            raise ServerUnavailableError(msg)
         if time.monotonic() > until:  # noqa: TID251
             msg = f"LocalStack at {endpoint} was not ready within {_READY_SECONDS:g} seconds"
-            raise LocalStackUnavailableError(msg)
+            raise ServerUnavailableError(msg)
         time.sleep(0.1)
 
 
@@ -242,18 +240,18 @@ def local_python() -> Path:
     pinned: upstream is archived and will not follow its dependencies.
 
     Raises:
-        LocalStackUnavailableError: it is not installed, and cannot or must not be.
+        ServerUnavailableError: it is not installed, and cannot or must not be.
     """
     version = f"{sys.version_info.major}{sys.version_info.minor}"
     digest = hashlib.sha256(_PINS.read_bytes()).hexdigest()[:8]
-    folder = _cache_folder() / f"localstack-py{version}-{digest}"
+    folder = cache_folder() / f"localstack-py{version}-{digest}"
     python = folder / "bin" / "python"
     done = folder / "installed"
     if done.exists():
         return python
     if os.environ.get(INSTALL_VARIABLE) == "0":
         msg = f"LocalStack is not installed in {folder}, and {INSTALL_VARIABLE}=0 forbids it"
-        raise LocalStackUnavailableError(msg)
+        raise ServerUnavailableError(msg)
     with _locked(folder.with_suffix(".lock")):
         if not done.exists():  # another test process may have been faster
             shutil.rmtree(folder, ignore_errors=True)
@@ -262,14 +260,6 @@ def local_python() -> Path:
             _run([*install, "--disable-pip-version-check", "-r", str(_PINS)], _INSTALL_SECONDS)
             done.touch()
     return python
-
-
-def _cache_folder() -> Path:
-    chosen = os.environ.get(CACHE_VARIABLE)
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    folder = Path(chosen) if chosen else Path(base).expanduser() / "brokerwq" / "servers"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 @contextlib.contextmanager
@@ -286,8 +276,8 @@ def _run(command: list[str], seconds: float) -> str:
         )
     except subprocess.CalledProcessError as exc:
         msg = f"{' '.join(command[:4])} … failed: {exc.stderr[-3000:]}"
-        raise LocalStackUnavailableError(msg) from exc
+        raise ServerUnavailableError(msg) from exc
     except (OSError, subprocess.TimeoutExpired) as exc:
         msg = f"{' '.join(command[:4])} … failed: {exc}"
-        raise LocalStackUnavailableError(msg) from exc
+        raise ServerUnavailableError(msg) from exc
     return answer.stdout

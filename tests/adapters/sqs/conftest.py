@@ -13,7 +13,8 @@ import pytest
 from brokerwq.clock import SYSTEM_CLOCK, Clock
 from brokerwq.driver import Delivery, QueueSpec
 from brokerwq.message import Message, new_message_id
-from brokerwq.testing.servers.localstack import LocalStackUnavailableError, SqsServer, localstack
+from brokerwq.testing.servers.installation import ServerUnavailableError
+from brokerwq.testing.servers.localstack import SqsServer, localstack
 from brokerwq.testing.sqs_faults import SqsFaults
 
 REQUIRED = "sqs" in os.environ.get("BROKERWQ_REQUIRE", "").split(",")
@@ -35,7 +36,7 @@ def server() -> Generator[SqsServer]:
             patch.setenv(name, value)
         try:
             running = stack.enter_context(localstack())
-        except LocalStackUnavailableError as exc:
+        except ServerUnavailableError as exc:
             if REQUIRED:
                 raise
             pytest.skip(str(exc))

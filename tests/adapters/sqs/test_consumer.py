@@ -23,6 +23,8 @@ from brokerwq.testing import sqs_faults as fault
 if TYPE_CHECKING:
     from tests.adapters.sqs.conftest import Lab
 
+pytestmark = pytest.mark.slow
+
 RECEIVE = "receive_message"
 CHANGE = "change_message_visibility_batch"
 SEND = "send_message_batch"

@@ -31,6 +31,8 @@ from brokerwq.testing.sqs_faults import SqsFaults
 from brokerwq.testing.sqs_proxy import SqsProxy, sqs_proxy
 from tests.cases.lab import Place, counts, dead_letters, declare, reasons, send_raw
 
+pytestmark = pytest.mark.slow
+
 SAMPLES = Path(__file__).with_name("samples")
 QUICK = RetryPolicy(max_attempts=3, base=0.01, jitter="none")
 

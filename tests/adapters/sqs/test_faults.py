@@ -25,6 +25,8 @@ from brokerwq.testing import sqs_faults as fault
 if TYPE_CHECKING:
     from tests.adapters.sqs.conftest import Lab
 
+pytestmark = pytest.mark.slow
+
 SEND = "send_message_batch"
 DELETE = "delete_message_batch"
 CHANGE = "change_message_visibility_batch"

@@ -16,16 +16,15 @@ import pytest
 
 from brokerwq.clock import SYSTEM_CLOCK
 from brokerwq.testing.servers import localstack as module
-from brokerwq.testing.servers.localstack import (
+from brokerwq.testing.servers.installation import (
     CACHE_VARIABLE,
-    ENDPOINT_VARIABLE,
-    IMAGE,
     INSTALL_VARIABLE,
-    LocalStackUnavailableError,
-    SqsServer,
-    localstack,
+    ServerUnavailableError,
 )
+from brokerwq.testing.servers.localstack import ENDPOINT_VARIABLE, IMAGE, SqsServer, localstack
 from brokerwq.testing.sqs_proxy import sqs_proxy
+
+pytestmark = pytest.mark.slow
 
 
 def get(request: str | urllib.request.Request, timeout: float = 5) -> None:
@@ -65,7 +64,7 @@ def test_where_nothing_may_be_installed_the_error_says_so(
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     monkeypatch.setenv(INSTALL_VARIABLE, "0")
 
-    with pytest.raises(LocalStackUnavailableError, match=INSTALL_VARIABLE):
+    with pytest.raises(ServerUnavailableError, match=INSTALL_VARIABLE):
         module.local_python()
 
 

@@ -238,6 +238,7 @@ def make_session() -> object:
 SESSION = get_session()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "session",
     [SESSION, make_session, f"{__name__}:SESSION", f"{__name__}:make_session"],

@@ -20,6 +20,8 @@ from brokerwq.testing import sqs_faults as fault
 if TYPE_CHECKING:
     from tests.adapters.sqs.conftest import Lab
 
+pytestmark = pytest.mark.slow
+
 FORTNIGHT = "1209600"
 
 

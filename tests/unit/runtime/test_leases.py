@@ -257,3 +257,17 @@ async def test_broker_that_never_answers_is_not_waited_for_for_ever() -> None:
     with pytest.raises(TransientError):
         await clock.drive(leases.claim(1, 5))
     assert clock.now() >= 35
+
+
+async def test_lease_that_is_being_extended_is_not_extended_beside_it() -> None:
+    clock, consumer = FakeClock(), FakeConsumer(waiting=[delivery()])
+    answered = asyncio.Event()
+    consumer.before["extend"] = answered.wait
+    await keeper(consumer, clock).claim(1, 0)
+
+    await clock.advance_and_settle(7)
+    assert consumer.operations() == ["extend"]
+    answered.set()
+    await clock.advance_and_settle(3.1)
+
+    assert consumer.operations() == ["extend", "extend"]
