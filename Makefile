@@ -63,7 +63,7 @@ bench-%: $(VENV)/.dev ## run benchmarks/NAME.py, e.g. make bench-sqlite
 	$(BIN)/python benchmarks/$*.py $(ARGS)
 
 chaos-%: $(VENV)/.dev ## run the long campaign of tests/chaos/test_NAME.py
-	$(PYTEST) tests/chaos/test_$*.py $(ARGS)
+	CAMPAIGN=full $(PYTEST) -s tests/chaos/test_$*.py $(ARGS)
 
 .PHONY: clean
 clean: ## remove what the targets made

@@ -27,7 +27,7 @@ from brokerwq.errors import (
     QueueMismatchError,
 )
 from brokerwq.events import Instrumentation, Listener
-from brokerwq.limits import MAX_CONNECT, MAX_DELAY, MAX_LEASE, MAX_SLOTS
+from brokerwq.limits import MAX_CONNECT, MAX_DELAY, MAX_LEASE, MAX_SLOTS, MIN_LEASE
 from brokerwq.message import Message, new_message_id
 from brokerwq.workers.names import check_id
 from brokerwq.workers.options import check_count
@@ -207,7 +207,9 @@ class Broker:
         """
         check_queue_name(queue)
         check_count(prefetch, "prefetch", MAX_SLOTS)
-        seconds = None if lease is None else positive_seconds(lease, "lease", limit=MAX_LEASE)
+        seconds = None
+        if lease is not None:
+            seconds = positive_seconds(lease, "lease", limit=MAX_LEASE, least=MIN_LEASE)
         driver = await self._connected()
         consumer = await driver.consume(queue, lease=seconds, prefetch=prefetch)
         claimer = Claimer(consumer, driver.capabilities, self._clock)

@@ -18,6 +18,7 @@ from brokerwq._runtime.connection import Connection
 from brokerwq._runtime.dispatcher import Dispatcher
 from brokerwq._runtime.drain import Drain, Drained, DrainGoal
 from brokerwq._runtime.execution import Shared
+from brokerwq._runtime.guard_watch import GuardWatch
 from brokerwq._runtime.intake import Intake
 from brokerwq._runtime.isolation import Isolation
 from brokerwq._runtime.lane import Lane
@@ -82,12 +83,20 @@ class Engine:
         self, connection: Connection, bridge: Bridge, state: Any, goal: DrainGoal | None
     ) -> Drained | None:
         plan = self._plan
+        guards = GuardWatch(
+            [route.guard for _, routes in plan.queues for route in routes if route.guard],
+            clock=plan.clock,
+            lifecycle=self.lifecycle,
+            reconnect_cap=plan.reconnect_cap,
+            emit=self._emit,
+        )
         shared = Shared(
             clock=plan.clock,
             bridge=bridge,
             threads=anyio.CapacityLimiter(plan.slots),
             send_children=plan.send_children,
             request_exit=self.lifecycle.ask_stop,
+            store_failed=guards.failed,
             instrumentation=plan.instrumentation,
             detailed=plan.detailed,
             state=state,
@@ -124,12 +133,13 @@ class Engine:
             bridge,
             dispatcher,
             lifecycle=self.lifecycle,
+            store_up=guards.up,
             lanes=self._lanes,
             start_intake=lambda lane: intakes.start(intake.run(lane)),
         )
         isolation.opener = opener
         isolation.start = intakes.start
-        parts = _Parts(shared, slots, dispatcher, isolation, opener, intakes)
+        parts = _Parts(shared, slots, dispatcher, isolation, opener, intakes, guards)
         drain: Drain | None = None
         if goal is not None:
             drain = Drain(
@@ -145,6 +155,7 @@ class Engine:
         watchdog = Watchdog(plan.clock, slots, self._emit)
         drained: Drained | None = None
         try:
+            guards.start()
             await opener.open_all()
             self.lifecycle.enter("ready")
             watchdog.start()
@@ -179,6 +190,7 @@ class Engine:
         slots, dispatcher, opener = parts.slots, parts.dispatcher, parts.opener
         self.lifecycle.enter("draining")
         parts.shared.stopping = True
+        await parts.guards.aclose()
         lanes = list(self._lanes.values())
         for lane in lanes:
             lane.quiesced.set()
@@ -235,6 +247,7 @@ class _Parts:
     isolation: Isolation
     opener: Opener
     intakes: _Supervised
+    guards: GuardWatch
 
 
 class _Supervised:

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Literal, TypeAlias
 
+from brokerwq._runtime.guard import Skip
 from brokerwq.backoff import RetryPolicy
 from brokerwq.driver.capabilities import Capabilities, UncountedReturn
 from brokerwq.driver.protocol import Delivery, Mark
@@ -134,6 +135,20 @@ class Judge:
     def not_started(self, delivery: Delivery, delay: float, *, now: datetime) -> Verdict:
         """Back unrun, and not counted."""
         return self._put_back(delay, _uncounted(delivery), "put-back", now)
+
+    def skipped(self, delivery: Delivery, skip: Skip, now: datetime) -> Verdict:
+        """The worker's guard decided instead of the handler."""
+        if skip.kind == "duplicate":
+            return Verdict("ack", "duplicate", counted=False)
+        if skip.kind == "dead":
+            note = self._note(
+                delivery, skip.reason, attempts=delivery.attempt, now=now, text=skip.text
+            )
+            return Verdict(
+                "dead_letter", "dead-lettered", counted=False, note=note, reason=skip.reason
+            )
+        mark = _uncounted(delivery)
+        return self._put_back(skip.delay, mark, "put-back", now, skip.reason)
 
     # -- after the handler ----------------------------------------------------------------
 

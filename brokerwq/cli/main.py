@@ -18,6 +18,7 @@ from brokerwq.cli.doctor import doctor
 from brokerwq.cli.drain import drain
 from brokerwq.cli.enqueue import enqueue
 from brokerwq.cli.failure import report
+from brokerwq.cli.keys import keys
 from brokerwq.cli.queues import queues
 from brokerwq.cli.run import run
 from brokerwq.cli.size import size
@@ -39,7 +40,19 @@ def brokerwq() -> None:
 
 for command in (redrive, delete, export, import_):
     dlq.add_command(command)
-for command in (run, drain, enqueue, queues, dlq, size, conform, doctor, config, demo):
+for command in (
+    run,
+    drain,
+    enqueue,
+    queues,
+    dlq,
+    keys,
+    size,
+    doctor,
+    conform,
+    config,
+    demo,
+):
     brokerwq.add_command(command)
 
 
