@@ -29,12 +29,17 @@ demo: $(VENV)/.demo ## drain 300 pictures with four runners, one of which is kil
 
 .PHONY: test
 test: $(VENV)/.dev ## every test, then the contract tests against the built wheel
-	$(PYTEST) $(ARGS)
+	$(PYTEST) --ignore=tests/chaos $(ARGS)
 	@$(MAKE) --no-print-directory test-wheel
 
 .PHONY: test-fast
 test-fast: $(VENV)/.dev ## the tests that are not slow, in under 30 seconds
 	$(PYTEST) -m "not slow" --numprocesses auto $(ARGS)
+
+.PHONY: test-rabbitmq-4
+test-rabbitmq-4: $(VENV)/.dev ## the RabbitMQ tests and campaigns on a 4.3 node
+	BROKERWQ_REQUIRE=rabbitmq-4.3 $(PYTEST) tests/contract/test_rabbitmq.py tests/adapters \
+	  tests/chaos/test_rabbitmq.py -k "4.3 or Rabbit43" $(ARGS)
 
 .PHONY: test-wheel
 test-wheel: $(VENV)/.dev ## the contract tests against the built wheel, in another folder
@@ -62,13 +67,8 @@ bench-rabbitmq: $(VENV)/.dev ## benchmarks/rabbitmq.py, beside four peers
 	$(PIP) install --group peers
 	$(BIN)/python benchmarks/rabbitmq.py $(ARGS)
 
-.PHONY: test-rabbitmq-4
-test-rabbitmq-4: $(VENV)/.dev ## the tests on RabbitMQ 4.3, unpacked from newer Debian packages
-	BROKERWQ_REQUIRE=rabbitmq-4.3 $(PYTEST) tests/contract/test_rabbitmq.py tests/adapters \
-	  tests/chaos/test_rabbitmq.py -k "4.3 or Rabbit43" $(ARGS)
-
-chaos-%: $(VENV)/.dev ## run the tests in tests/chaos/test_NAME.py
-	$(PYTEST) tests/chaos/test_$*.py $(ARGS)
+chaos-%: $(VENV)/.dev ## run the long campaign of tests/chaos/test_NAME.py
+	CAMPAIGN=full $(PYTEST) -s tests/chaos/test_$*.py $(ARGS)
 
 .PHONY: clean
 clean: ## remove what the targets made

@@ -94,6 +94,7 @@ class RunReport:
         snoozed: Came back later at their own wish.
         discarded: Acked as unwanted.
         dead: Dead letters by reason.
+        duplicates: Acked unrun, since their work was done before; see ``once``.
         put_back: Returned unrun or cancelled, without spending an attempt.
         lost: Leases that ended before their message was settled.
         unsettled: Settles that did not go through; those messages come back by themselves.
@@ -110,6 +111,7 @@ class RunReport:
     timeouts: int = 0
     snoozed: int = 0
     discarded: int = 0
+    duplicates: int = 0
     dead: Mapping[str, int] = field(default_factory=_none_dead)
     put_back: int = 0
     lost: int = 0

@@ -6,8 +6,9 @@ import asyncio
 import logging
 import signal
 import threading
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from brokerwq._runtime.drain import Drained, DrainGoal
@@ -17,7 +18,7 @@ from brokerwq._runtime.route import Route
 from brokerwq.driver.protocol import QueueSpec
 from brokerwq.driver.spec import check_queue_name
 from brokerwq.durations import Seconds, seconds_of
-from brokerwq.errors import ConfigError
+from brokerwq.errors import BrokerwqError, ConfigError
 from brokerwq.events import Instrumentation
 from brokerwq.limits import MAX_SETTLE, MAX_SLOTS
 from brokerwq.reports import RunReport
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from brokerwq.app import App
 
 _SIGNAL_BASE = 128
+_RUNNING: ContextVar[tuple[App, ...]] = ContextVar("brokerwq_running", default=())
+"""The apps whose workers run in this context."""
+_RELAY_SECONDS = 1.0
 
 
 class Runner:
@@ -144,6 +148,12 @@ class Runner:
         if self._engine is not None:
             msg = "a Runner runs once; make another one"
             raise ConfigError(msg)
+        if self._app in _RUNNING.get():
+            msg = (
+                "a worker cannot run or drain its own app: it would wait for itself; "
+                "enqueue messages, or use another App"
+            )
+            raise ConfigError(msg)
         engine = self._engine = Engine(self._plan())
         if self._stop_code is not None:
             engine.lifecycle.ask_stop(self._stop_code)
@@ -151,8 +161,13 @@ class Runner:
         started = clock.now()
         with _signals(engine, handle=handle_signals) as received:
             try:
-                async with self._app.enter_lifespan() as state:
-                    drained = await engine.run(state=state, goal=goal)
+                async with self._app.enter_lifespan() as state, _relaying(self._app):
+                    # The slots take over what is set here, and nobody else.
+                    token = _RUNNING.set((*_RUNNING.get(), self._app))
+                    try:
+                        drained = await engine.run(state=state, goal=goal)
+                    finally:
+                        _RUNNING.reset(token)
             finally:
                 engine.lifecycle.enter("stopped")
                 await self._app.aclose()
@@ -204,6 +219,7 @@ class Runner:
             timeouts=tally.timeouts,
             snoozed=tally.snoozed,
             discarded=tally.discarded,
+            duplicates=tally.duplicates,
             dead=dict(tally.dead),
             put_back=tally.put_back,
             lost=tally.lost,
@@ -228,6 +244,29 @@ def _instrumentation(given: Instrumentation | None, *, log: bool) -> Instrumenta
         return given
     events = EventLog()
     return fan_out(events) if given is None else fan_out(given, events)
+
+
+@asynccontextmanager
+async def _relaying(app: App) -> AsyncGenerator[None]:
+    if app.store is None:
+        yield
+        return
+    # What waits already is on its queue before a drain looks whether that is empty.
+    with suppress(BrokerwqError):
+        await app.relay_outbox()
+    relaying = asyncio.create_task(_keep_relaying(app))
+    try:
+        yield
+    finally:
+        relaying.cancel()
+        await asyncio.gather(relaying, return_exceptions=True)
+
+
+async def _keep_relaying(app: App) -> None:
+    while True:
+        await app.clock.sleep(_RELAY_SECONDS)
+        with suppress(BrokerwqError):  # the jobs meet the same trouble, and report it
+            await app.relay_outbox()
 
 
 @contextmanager

@@ -127,12 +127,13 @@ class Dispatcher:
             self._finish(held, Verdict("release", "lost"))
         if not work.helds:
             return
-        if self._shared.instrumentation is not None and self._shared.detailed:
-            self._announce(work, self._shared.instrumentation.emit)
-        for ended in await execute(self._shared, work):
+        for ended in await execute(self._shared, work, self._announce):
             self._finish(ended.held, self._verdict(ended, work), ended)
 
-    def _announce(self, work: Work, emit: Callable[[JobStarted], object]) -> None:
+    def _announce(self, work: Work) -> None:
+        if self._shared.instrumentation is None or not self._shared.detailed:
+            return
+        emit = self._shared.instrumentation.emit
         for held in work.helds:
             message = held.delivery.message
             attempt = held.delivery.attempt
@@ -148,6 +149,8 @@ class Dispatcher:
         now = self._shared.clock.utcnow()
         if ended.undecodable:
             return judge.undecodable(delivery, ended.undecodable, now)
+        if ended.skip is not None:
+            return judge.skipped(delivery, ended.skip, now)
         if work.cause == "lost":
             return Verdict("release", "lost")
         if ended.cancelled:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -15,9 +14,13 @@ import anyio
 import anyio.from_thread
 import anyio.to_thread
 
+from brokerwq._runtime import guarding
 from brokerwq._runtime.answers import error_behind, outcome_of_error, outcomes_of_batch
 from brokerwq._runtime.bridge import Bridge
+from brokerwq._runtime.cancellation import uncancel
+from brokerwq._runtime.children import send_children
 from brokerwq._runtime.forks import end_if_forked
+from brokerwq._runtime.guard import Admission, Skip
 from brokerwq._runtime.leases import Held
 from brokerwq._runtime.route import Route
 from brokerwq.clock import Clock
@@ -72,6 +75,7 @@ class Ended:
         undecodable: Why the body could not be read; the handler was then not called.
         seconds: Time in the handler.
         cancelled: The runner's stop ended the handler.
+        skip: What its guard wants instead.
     """
 
     held: Held
@@ -81,6 +85,7 @@ class Ended:
     undecodable: str = ""
     seconds: float = 0.0
     cancelled: bool = False
+    skip: Skip | None = None
 
 
 @dataclass(slots=True)
@@ -93,6 +98,7 @@ class Shared:
         threads: How many plain functions may run at once.
         send_children: Sends what a job enqueued, before it is acked.
         request_exit: A handler asked for the process to end, with this code.
+        store_failed: Told that a guard's store failed; answers when to try again, in seconds.
         instrumentation: Put around each handler.
         detailed: Whether even the start and the success of each job are told.
         stopping: The runner stops.
@@ -105,6 +111,7 @@ class Shared:
     threads: anyio.CapacityLimiter
     send_children: Callable[[Sequence[Child]], Awaitable[None]]
     request_exit: Callable[[int], object]
+    store_failed: Callable[[BaseException], float]
     instrumentation: Instrumentation | None = None
     detailed: bool = False
     stopping: bool = False
@@ -140,8 +147,11 @@ class _Port:
         return anyio.from_thread.run(call)
 
 
-async def execute(shared: Shared, work: Work) -> list[Ended]:
-    """Run the handler on ``work`` and say how each of its messages came out."""
+async def execute(shared: Shared, work: Work, started: Callable[[Work], object]) -> list[Ended]:
+    """Run the handler on ``work`` and say how each of its messages came out.
+
+    ``started`` is called just before the handler is, if it is.
+    """
     route, clock = work.route, shared.clock
     deadline = None if route.timeout is None else clock.now() + route.timeout
     endeds: list[Ended] = []
@@ -157,10 +167,21 @@ async def execute(shared: Shared, work: Work) -> list[Ended]:
         jobs.append(job)
         payloads.append(payload)
         running.append(held)
-    if running:
-        work.helds = running
-        endeds += await _run(shared, work, jobs, payloads, deadline)
-    return endeds
+    if not running:
+        return endeds
+    work.helds = running
+    admission: Admission | None = None
+    if route.guard is not None:
+        admitted = await guarding.admit(
+            route.guard, running[0], jobs[0], payloads[0], shared.store_failed
+        )
+        if isinstance(admitted, Exception):
+            return [Ended(running[0], Retry(), error=admitted)]
+        if isinstance(admitted, Skip):
+            return [Ended(running[0], Done(), skip=admitted)]
+        admission = admitted
+    started(work)
+    return endeds + await _run(shared, work, jobs, payloads, deadline, admission=admission)
 
 
 def _job(shared: Shared, route: Route, held: Held, deadline: float | None) -> Job:
@@ -191,15 +212,35 @@ async def _run(
     jobs: list[Job],
     payloads: list[object],
     deadline: float | None,
+    *,
+    admission: Admission | None,
 ) -> list[Ended]:
     started = shared.clock.now()
-    answer, error, finished = await _run_in_scope(shared, work, jobs, payloads, deadline)
+    async with guarding.given_up_on_abort(admission):
+        answer, error, finished = await _run_in_scope(shared, work, jobs, payloads, deadline)
     if finished:
         work.cause = ""  # done is done, though it was told to stop just then
     seconds = shared.clock.now() - started
     outcomes = _outcomes(shared, work, answer, error, finished=finished)
-    if any(isinstance(outcome, Done) for outcome in outcomes):
-        outcomes, error = await _send_children(shared, work, jobs, outcomes, error)
+    keeps_children = admission is not None and admission.takes_children
+    if not keeps_children and any(isinstance(outcome, Done) for outcome in outcomes):
+        outcomes, error = await send_children(
+            shared.send_children,
+            work.context,
+            jobs,
+            outcomes,
+            error,
+            is_aborting=lambda: shared.aborting,
+        )
+    skip: Skip | None = None
+    if admission is not None:
+        is_counted = work.cause not in ("lost", "stop")
+        attempt = guarding.Attempt(jobs[0], work.route.retry, is_counted)
+        concluded = await guarding.conclude(
+            admission, attempt, outcomes[0], answer, shared.store_failed
+        )
+        outcomes, skip = [concluded.outcome], concluded.skip
+        error = concluded.error or error
     label = "timeout" if work.cause == "timeout" else "failed"
     cancelled = work.cause == "stop" and not isinstance(error, Outcome)
     return [
@@ -210,6 +251,7 @@ async def _run(
             error_behind(outcome, error),
             seconds=seconds,
             cancelled=cancelled,
+            skip=skip,
         )
         for held, outcome in zip(work.helds, outcomes, strict=True)
     ]
@@ -246,7 +288,7 @@ async def _run_in_scope(
         end_if_forked(pid)
         if shared.aborting:
             raise
-        _uncancel()
+        uncancel()
         error = raised
     finally:
         if timer is not None:
@@ -314,41 +356,3 @@ def _outcomes(
     if not work.route.batch or answer is None:
         return [Done()] * count
     return outcomes_of_batch(answer, count)
-
-
-async def _send_children(
-    shared: Shared,
-    work: Work,
-    jobs: list[Job],
-    outcomes: list[Outcome],
-    error: BaseException | None,
-) -> tuple[list[Outcome], BaseException | None]:
-    results = list(outcomes)
-    for n, (job, outcome) in enumerate(zip(jobs, outcomes, strict=True)):
-        children = job.take_children()
-        if not children or not isinstance(outcome, Done):
-            continue
-        try:
-            await _in_context(work.context, shared.send_children(children))
-        except Exception as failure:  # noqa: BLE001 -- any: the job must then run again
-            results[n], error = Retry(), failure
-    return results, error
-
-
-async def _in_context(context: Context | None, sending: Awaitable[None]) -> None:
-    # The handler has ended; what it asked for is still its own in a trace.
-    if context is None:
-        await sending
-        return
-
-    async def send() -> None:
-        await sending
-
-    await asyncio.create_task(send(), context=context)
-
-
-def _uncancel() -> None:
-    """A handler that cancelled its own task has only failed itself."""
-    task = asyncio.current_task()
-    while task is not None and task.cancelling():
-        task.uncancel()

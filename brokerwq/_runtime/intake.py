@@ -66,9 +66,9 @@ class Intake:
         """Claim for ``lane`` until it is quiesced."""
         pauses = Pauses(self._reconnect_cap)
         while not lane.quiesced.is_set():
-            await lane.gate.wait()
+            await lane.wait_until_open()
             await self._slots.wait_until_free(lane.limited)
-            if lane.quiesced.is_set() or not lane.gate.is_set():
+            if lane.quiesced.is_set() or not lane.is_open:
                 self._slots.freed()  # the room that woke this lane is for another one
                 continue
             try:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 from brokerwq._runtime.bridge import Bridge
@@ -32,7 +32,11 @@ _HANGING_SECONDS = 30.0
 """What a claim may take beyond its wait before the broker counts as hanging."""
 _AT_LIMIT = "the broker's limit for one receive is reached"
 
+_TAKEN = "its record in the store has another owner"
+
 OnLost: TypeAlias = Callable[["Held"], object]
+Companion: TypeAlias = Callable[[float], Awaitable[bool]]
+"""Extends what must live as long as the lease; False if somebody else has it."""
 
 
 def margin_of(lease: float) -> float:
@@ -46,6 +50,7 @@ class Held:
     __slots__ = (
         "_clock",
         "_lost",
+        "companion",
         "delivery",
         "is_leaving",
         "keeper",
@@ -63,6 +68,7 @@ class Held:
         self.limit_at = math.inf
         self.is_leaving = False
         self.on_lost: OnLost | None = None
+        self.companion: Companion | None = None
         self._clock = clock
         self._lost = False
 
@@ -242,6 +248,9 @@ class LeaseKeeper:
                 self.lose(held, str(error))
             if error is not None:
                 raise error
+            if held.companion is not None and not await held.companion(wanted):
+                self.lose(held, _TAKEN)
+                raise LeaseLostError(_TAKEN)
             held.trusted_until = max(held.trusted_until, asked + wanted)
         return held.remaining
 
@@ -290,7 +299,7 @@ class LeaseKeeper:
         results: Sequence[DriverError | None] = ()
         with move_on_after(self._clock, self.lease / 2):
             try:
-                results = await self.consumer.extend([h.delivery for h in helds], self.lease)
+                results = await self._extend_both(helds)
             except Exception:  # noqa: BLE001 -- an adapter's bug is no better than an outage
                 return  # the alarm decides: the broker may answer the next round in time
         extended = 0
@@ -303,6 +312,26 @@ class LeaseKeeper:
                 self.lose(held, str(error))
         if extended and self._emit is not None:
             self._emit(LeasesExtended(queue=helds[0].delivery.queue, count=extended))
+
+    async def _extend_both(self, helds: list[Held]) -> Sequence[DriverError | None]:
+        """Extend the leases and their companions in one tick; both, or not extended."""
+        extending = self.consumer.extend([held.delivery for held in helds], self.lease)
+        companions = [held for held in helds if held.companion is not None]
+        if not companions:
+            return await extending
+        results, answers = await asyncio.gather(
+            extending, asyncio.gather(*(self._extend_companion(held) for held in companions))
+        )
+        of_companion = dict(zip(companions, answers, strict=True))
+        return [error or of_companion.get(held) for held, error in zip(helds, results, strict=True)]
+
+    async def _extend_companion(self, held: Held) -> DriverError | None:
+        try:
+            if held.companion is None or await held.companion(self.lease - self.margin):
+                return None
+        except Exception as error:  # noqa: BLE001 -- the alarm decides, as with the broker
+            return DriverError(f"{type(error).__name__} while extending the record")
+        return LeaseLostError(_TAKEN)
 
     # -- the alarm ------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Literal, TypeAlias
 
+from brokerwq._runtime.guard import Skip
 from brokerwq.backoff import RetryPolicy
 from brokerwq.driver.capabilities import Capabilities, UncountedReturn
 from brokerwq.driver.protocol import Delivery, Mark
@@ -81,6 +82,9 @@ class Judge:
         """What must happen instead of running the handler; None to run it."""
         message = delivery.message
         attempt = delivery.attempt
+        if self._may_have_been_beside_the_culprit(delivery, max_attempts):
+            mark = Mark(attempts=max_attempts - 1, suspect=True, snoozed=message.snoozed)
+            return self._put_back(0.0, mark, "put-back", now, "lost at its last attempt")
         if attempt > max_attempts:
             # A failed last attempt is dead-lettered at once. Who comes here was lost on the
             # way, unless its copy says that all attempts were counted and done.
@@ -92,6 +96,20 @@ class Judge:
             rest = (message.not_before - now).total_seconds()
             return self.not_started(delivery, rest, now=now)
         return None
+
+    def _may_have_been_beside_the_culprit(self, delivery: Delivery, max_attempts: int) -> bool:
+        """Whether its last attempt was lost, and had been no reason to run it alone.
+
+        Then another message may have killed the process: only if that attempt is lost again,
+        when nothing is beside it, is it the culprit.
+        """
+        return (
+            max_attempts > 1
+            and delivery.attempt == max_attempts + 1
+            and delivery.receives == 2  # noqa: PLR2004 -- the lost one and this one
+            and not delivery.message.suspect
+            and self.capabilities.uncounted_return is not UncountedReturn.COUNTED
+        )
 
     def undecodable(self, delivery: Delivery, problem: str, now: datetime) -> Verdict:
         """The message cannot be read, and trying again cannot help."""
@@ -117,6 +135,20 @@ class Judge:
     def not_started(self, delivery: Delivery, delay: float, *, now: datetime) -> Verdict:
         """Back unrun, and not counted."""
         return self._put_back(delay, _uncounted(delivery), "put-back", now)
+
+    def skipped(self, delivery: Delivery, skip: Skip, now: datetime) -> Verdict:
+        """The worker's guard decided instead of the handler."""
+        if skip.kind == "duplicate":
+            return Verdict("ack", "duplicate", counted=False)
+        if skip.kind == "dead":
+            note = self._note(
+                delivery, skip.reason, attempts=delivery.attempt, now=now, text=skip.text
+            )
+            return Verdict(
+                "dead_letter", "dead-lettered", counted=False, note=note, reason=skip.reason
+            )
+        mark = _uncounted(delivery)
+        return self._put_back(skip.delay, mark, "put-back", now, skip.reason)
 
     # -- after the handler ----------------------------------------------------------------
 

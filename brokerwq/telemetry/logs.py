@@ -42,6 +42,7 @@ ENDED: Final[Mapping[str, Line]] = {
     "discarded": (INFO, "job discarded its message"),
     "cancelled": (INFO, "job cancelled"),
     "put-back": (DEBUG, "message put back unstarted"),
+    "duplicate": (DEBUG, "duplicate acked"),
 }
 
 LINES: Final[Mapping[type[Event], Line]] = {
@@ -56,6 +57,9 @@ LINES: Final[Mapping[type[Event], Line]] = {
     events.CrashSuspectIsolated: (WARNING, "crash suspect runs alone"),
     events.BrokerUnreachable: (WARNING, "broker unreachable"),
     events.BrokerReached: (INFO, "broker reached again"),
+    events.StoreUnreachable: (WARNING, "store unreachable"),
+    events.StoreReached: (INFO, "store reached again"),
+    events.MarkerTrouble: (WARNING, "job done without its whole record"),
     events.LoopBlocked: (WARNING, "event loop blocked"),
     events.StateChanged: (INFO, "runner changed its state"),
     events.QueueInspected: (DEBUG, "queue inspected"),

@@ -132,8 +132,9 @@ def test_a_runner_wants_names_of_queues(value: Any) -> None:
 
 @pytest.mark.parametrize("name", ["heartbeat", "log"])
 def test_a_runners_switches_are_true_or_false(name: str) -> None:
+    keywords: dict[str, Any] = {name: "no"}
     with pytest.raises(ConfigError, match=f"{name} must be True or False, not 'no'"):
-        Runner(an_app(), **{name: "no"})
+        Runner(an_app(), **keywords)
 
 
 @pytest.mark.parametrize(
