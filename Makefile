@@ -38,7 +38,7 @@ test-fast: $(VENV)/.dev ## the tests that are not slow, in under 30 seconds
 
 .PHONY: test-rabbitmq-4
 test-rabbitmq-4: $(VENV)/.dev ## the RabbitMQ tests and campaigns on a 4.3 node
-	BROKERWQ_REQUIRE=rabbitmq-4.3 $(PYTEST) tests/contract/test_rabbitmq.py tests/adapters \
+	BROKERWQ_TEST_RABBITMQ=4.3 BROKERWQ_REQUIRE=rabbitmq-4 $(PYTEST) tests/contract/test_rabbitmq.py tests/adapters \
 	  tests/chaos/test_rabbitmq.py -k "4.3 or Rabbit43" $(ARGS)
 
 .PHONY: test-wheel

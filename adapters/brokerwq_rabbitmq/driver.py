@@ -185,17 +185,24 @@ class RabbitDriver:
                 missing.append(plan)
                 continue
             comparison = await self._control.compare(plan)
+            if plan.name == spec.name:
+                is_quorum = comparison.is_complete and "x-queue-type" not in comparison.found
+                if comparison.found and await self._is_dead_letter_queue(plan.name):
+                    continue  # worked off as a queue of its own; what it is cannot be changed
             differences += topology.differences_of(
                 plan, comparison.found, durable=comparison.durable
             )
-            if plan.name == spec.name:
-                is_quorum = comparison.is_complete and "x-queue-type" not in comparison.found
         dead = spec.dead_letter_queue
         has_levels = not any(".delay." in difference.queue for difference in differences)
         self._remember(spec.name, dead, is_quorum=is_quorum, has_levels=has_levels)
         if not any(difference.queue == dead for difference in differences):
             self._remember(dead, dead_letter_name(dead), is_quorum=True, has_levels=False)
         return differences, missing
+
+    async def _is_dead_letter_queue(self, name: str) -> bool:
+        """Whether it is one that was declared as another's dead-letter queue."""
+        comparison = await self._control.compare(topology.dead_letter_plan(name))
+        return comparison.is_complete and comparison.durable and not comparison.found
 
     async def _adopt(self, spec: QueueSpec) -> None:
         """Look, and nothing else."""
@@ -224,9 +231,9 @@ class RabbitDriver:
         self._require_open()
         source = self._sources.get(queue)
         depth = await self._control.depth(queue)
-        delayed = 0
+        delayed, next_due = 0, None
         if source is None or source.has_levels:
-            delayed = await self._delayed(queue)
+            delayed, next_due = await self._delayed(queue)
         dead = await self._ready(source.dead_letter if source else dead_letter_name(queue))
         # What lies here unclaimed is the broker's, to be claimed by us.
         buffered = sum(each.buffered for each in self._consumers if each.queue == queue)
@@ -236,16 +243,21 @@ class RabbitDriver:
             leased=Count(0) if is_idle else UNKNOWN_COUNT,
             delayed=Count(delayed),
             dead=Count(dead),
+            next_due=next_due,
         )
 
-    async def _delayed(self, queue: str) -> int:
-        total = 0
+    async def _delayed(self, queue: str) -> tuple[int, float | None]:
+        """How many are delayed, and when the first is due at the latest."""
+        total, first = 0, None
         for seconds in topology.LEVELS:
             try:
-                total += (await self._control.depth(topology.level_name(queue, seconds))).ready
+                depth = await self._control.depth(topology.level_name(queue, seconds))
             except QueueNotFoundError:
-                return total
-        return total
+                break
+            total += depth.ready
+            if depth.ready and first is None:
+                first = float(seconds)
+        return total, first
 
     async def _ready(self, queue: str) -> int:
         try:

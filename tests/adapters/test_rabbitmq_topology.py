@@ -347,3 +347,27 @@ async def test_purge_takes_what_is_delayed_and_leaves_the_dead(lab: Lab) -> None
 
         stats = await driver.inspect(spec.name)
         assert (stats.ready.value, stats.delayed.value, stats.dead.value) == (0, 0, 1)
+
+
+async def test_a_dead_letter_queue_can_be_worked_off_as_a_queue(lab: Lab) -> None:
+    spec = lab.spec()
+    async with opened(lab.url) as driver:
+        await driver.declare(spec)
+        again = QueueSpec(name=spec.dead_letter_queue)
+
+        assert list(await driver.declare(again)) == []
+        assert list(await driver.declare(again, check_only=True)) == []
+        await driver.send(again.name, some(1), [1.0])
+        consumer = await driver.consume(again.name, lease=60, prefetch=1)
+        assert await consumer.ack(await claim(consumer)) == [None]
+
+
+async def test_when_the_first_delayed_message_is_due_is_known_at_most(lab: Lab) -> None:
+    spec = lab.spec()
+    async with opened(lab.url) as driver:
+        await driver.declare(spec)
+        assert (await driver.inspect(spec.name)).next_due is None
+        await driver.send(spec.name, some(2), [3600.0, 70.0])
+
+        assert (await driver.inspect(spec.name)).next_due == 64.0
+        await driver.purge(spec.name)
