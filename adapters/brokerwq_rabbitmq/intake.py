@@ -24,6 +24,8 @@ _T = TypeVar("_T")
 _PING_AFTER = 2.0
 """Seconds of silence after which an empty claim asks whether the broker is still there."""
 _PING_SECONDS = 5.0
+_UNWAITED_SECONDS = 0.2
+"""How long a claim that does not wait gives to what the broker has to push."""
 _STARVED_SECONDS = 0.1
 """How long a claim goes without anything, all that may be held being held, until more may."""
 
@@ -142,8 +144,9 @@ class Intake:
                 rest = min(rest, _STARVED_SECONDS)
             with move_on_after(self._clock, rest):
                 await self._stirred.wait()
-        # A claim that does not wait asks for a round trip, so that what is on its way can come.
         lane = self._lane
+        if lane is not None and wait <= 0:
+            await self._asked(lane.take_what_is_due(_UNWAITED_SECONDS))
         if lane is not None and (wait <= 0 or self._link.silence >= _PING_AFTER):
             # A connection that only swallows looks like an idle queue until the heartbeat
             # gives out.

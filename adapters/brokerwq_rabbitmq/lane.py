@@ -22,6 +22,7 @@ _CLOSE_SECONDS = 5.0
 _MAX_PREFETCH = 65535
 _FILL_SECONDS = 1.0
 _FILL_PAUSE = 0.005
+_FILL_RPC_SECONDS = 5.0
 
 
 @dataclass(slots=True, eq=False)
@@ -134,22 +135,23 @@ class Lane:
     async def cancel(self, within: float) -> None:
         """Stop the flow; on return nothing more arrives. What is held stays held."""
         if self.is_alive and self.is_consuming:
-            await self._take_what_is_due(within)
+            # A quorum queue that assigns a message to a consumer just as that one is cancelled
+            # never sends it: it is held by nobody until the channel ends, which counts. Acks
+            # make room for such assignments. What is published in this very moment can still
+            # be caught.
+            await self.take_what_is_due(within)
             self.is_consuming = False
             for tag in self._tags:
                 await self._channel.basic_cancel(tag, timeout=within)
             await self.ping(within)
 
-    async def _take_what_is_due(self, within: float) -> None:
-        """Wait until as much is held as may be, or the queue has no more.
-
-        A quorum queue that assigns a message to a consumer just as that one is cancelled
-        never sends it: it is held by nobody until the channel ends, which counts. Acks make
-        room for such assignments. What is published in this very moment can still be caught.
-        """
+    async def take_what_is_due(self, within: float) -> None:
+        """Wait until as much is held as may be, or the queue has no more."""
         give_up_at = self._clock.now() + min(within, _FILL_SECONDS)
         while len(self.held) < self.credit and self._clock.now() < give_up_at:
-            answer = await self._channel.queue_declare(self._queue, passive=True, timeout=within)
+            answer = await self._channel.queue_declare(
+                self._queue, passive=True, timeout=_FILL_RPC_SECONDS
+            )
             if not answer.message_count:
                 return
             await self._clock.sleep(_FILL_PAUSE)
