@@ -35,7 +35,7 @@ async def drained(app: App, *, fails: bool = False, **options: Any) -> RunReport
         if fails:
             raise ValueError(n)
 
-    worker = app.worker("q", **options)(work)
+    worker: Any = app.worker("q", **options)(work)
     async with app:
         for n in range(MESSAGES):
             await asyncio.wait_for(worker.enqueue(n), timeout=5)
@@ -94,8 +94,12 @@ async def test_middleware_that_fails_fails_its_job_alone(layer: Any) -> None:
 )
 async def test_a_key_that_is_none_is_refused_and_nothing_is_sent(answer: Any) -> None:
     app = an_app()
+
+    def answers(_: object) -> Any:
+        return answer
+
     with pytest.raises(PayloadError, match="key"):
-        await drained(app, key=lambda _: answer)
+        await drained(app, key=answers)
     async with app:
         assert await app.broker().queues() == []
 

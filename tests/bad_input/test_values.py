@@ -42,6 +42,11 @@ def url() -> str:
     return f"memory://{uuid.uuid4().hex}"
 
 
+def a_spec(**properties: Any) -> QueueSpec:
+    given: dict[str, Any] = {"name": "q", **properties}
+    return QueueSpec(**given)
+
+
 def is_clear(error: pytest.ExceptionInfo[BrokerwqError], *names: str) -> bool:
     text = str(error.value)
     assert len(text) <= MAX_TEXT
@@ -62,7 +67,7 @@ def an_app(**keywords: Any) -> App:
 @pytest.mark.parametrize("name", ["lease", "retention", "broker_limit"])
 def test_a_queues_properties_are_checked_where_the_app_is_made(name: str, value: Any) -> None:
     with pytest.raises(ConfigError) as error:
-        an_app(queues=[QueueSpec(**{"name": "q", name: value})])
+        an_app(queues=[a_spec(**{name: value})])
     assert is_clear(error, name)
     assert "'q'" in str(error.value)
 
@@ -89,7 +94,7 @@ def test_a_queues_names_are_checked_where_the_app_is_made(value: Any) -> None:
 @pytest.mark.parametrize(("name", "value"), [("ordered", 1), ("declare", "maybe"), ("declare", 0)])
 def test_a_queues_choices_are_checked_where_the_app_is_made(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=name):
-        an_app(queues=[QueueSpec(**{"name": "q", name: value})])
+        an_app(queues=[a_spec(**{name: value})])
 
 
 @pytest.mark.parametrize("value", [*NO_SEQUENCES, ["q"], [None]], ids=repr)
