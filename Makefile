@@ -8,6 +8,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 PYTEST ?= $(BIN)/python -m pytest
 ARGS   ?=
+JOBS   ?= 2
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -29,7 +30,7 @@ demo: $(VENV)/.demo ## drain 300 pictures with four runners, one of which is kil
 
 .PHONY: test
 test: $(VENV)/.dev ## every test, then the contract tests against the built wheel
-	$(PYTEST) --ignore=tests/chaos $(ARGS)
+	$(PYTEST) --ignore=tests/chaos --numprocesses $(JOBS) --dist loadgroup $(ARGS)
 	@$(MAKE) --no-print-directory test-wheel
 
 .PHONY: test-fast
