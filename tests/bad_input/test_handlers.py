@@ -91,7 +91,8 @@ async def with_innocents(
         await asyncio.sleep(0)
         done.add(n)
 
-    worker: Any = app.worker("q", name="evil", **options)(evil)
+    untyped: Any = app
+    worker = untyped.worker("q", name="evil", **options)(evil)
     async with app:
         await innocent.enqueue_many(range(INNOCENTS // 2))
         await worker.enqueue(1)

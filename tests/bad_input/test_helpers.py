@@ -35,7 +35,8 @@ async def drained(app: App, *, fails: bool = False, **options: Any) -> RunReport
         if fails:
             raise ValueError(n)
 
-    worker: Any = app.worker("q", **options)(work)
+    untyped: Any = app
+    worker = untyped.worker("q", **options)(work)
     async with app:
         for n in range(MESSAGES):
             await asyncio.wait_for(worker.enqueue(n), timeout=5)
