@@ -29,12 +29,17 @@ demo: $(VENV)/.demo ## drain 300 pictures with four runners, one of which is kil
 
 .PHONY: test
 test: $(VENV)/.dev ## every test, then the contract tests against the built wheel
-	$(PYTEST) $(ARGS)
+	$(PYTEST) --ignore=tests/chaos $(ARGS)
 	@$(MAKE) --no-print-directory test-wheel
 
 .PHONY: test-fast
 test-fast: $(VENV)/.dev ## the tests that are not slow, in under 30 seconds
 	$(PYTEST) -m "not slow" --numprocesses auto $(ARGS)
+
+.PHONY: test-rabbitmq-4
+test-rabbitmq-4: $(VENV)/.dev ## the RabbitMQ tests on a 4.3 node
+	BROKERWQ_TEST_RABBITMQ=4.3 $(PYTEST) tests/contract/test_rabbitmq.py \
+	  tests/adapters/test_rabbitmq_faults.py tests/adapters/test_rabbitmq_topology.py $(ARGS)
 
 .PHONY: test-wheel
 test-wheel: $(VENV)/.dev ## the contract tests against the built wheel, in another folder
@@ -57,7 +62,7 @@ fmt: $(VENV)/.dev ## format, and mend what can be mended
 bench-%: $(VENV)/.dev ## run benchmarks/NAME.py, e.g. make bench-sqlite
 	$(BIN)/python benchmarks/$*.py $(ARGS)
 
-chaos-%: $(VENV)/.dev ## run the tests in tests/chaos/test_NAME.py
+chaos-%: $(VENV)/.dev ## run the long campaign of tests/chaos/test_NAME.py
 	CAMPAIGN=full $(PYTEST) -s tests/chaos/test_$*.py $(ARGS)
 
 .PHONY: clean

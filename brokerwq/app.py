@@ -7,17 +7,18 @@ import inspect
 import os
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypeVar, Unpack, overload
 from weakref import WeakKeyDictionary
 
+from brokerwq._runtime.children import send_by_kind
 from brokerwq.backoff import RetryPolicy
 from brokerwq.clock import SYSTEM_CLOCK, Clock
 from brokerwq.codecs import Codec
 from brokerwq.driver.protocol import Driver, QueueSpec
-from brokerwq.driver.registry import find_adapter, redacted
+from brokerwq.driver.registry import find_adapter, redacted, settings_of
 from brokerwq.durations import Seconds
 from brokerwq.errors import ConfigError
 from brokerwq.events import Instrumentation, Listener
@@ -92,7 +93,7 @@ class App:
         self.settings: Settings = Settings.load(url=url)
         self._url = self.settings.url.get_secret_value()
         self._adapter = find_adapter(self._url)
-        self._adapter_settings = self._adapter.parse_url(self._url)
+        self._adapter_settings = settings_of(self._adapter, self._url)
         self._retry = RetryPolicy(
             max_attempts=self.settings.max_attempts,
             base=self.settings.backoff_base,
@@ -250,7 +251,11 @@ class App:
 
     def enter_lifespan(self) -> AbstractAsyncContextManager[Any]:
         """The lifespan as a context manager; for the runner."""
-        return asynccontextmanager(self._lifespan or _no_lifespan)()
+        from brokerwq._runtime.lifespan import (  # noqa: PLC0415  -- as in broker()
+            EnteredLifespan,
+        )
+
+        return EnteredLifespan(self._lifespan or _no_lifespan)
 
     # -- running --------------------------------------------------------------------------
 
@@ -343,24 +348,21 @@ class App:
         self, queue: str, outgoing: AsyncIterator[Outgoing] | Iterator[Outgoing], /
     ) -> SendReport:
         """Send many messages of a worker; see ``brokerwq.workers.plan.Sender``."""
-        from brokerwq._runtime.bulk_sending import (  # noqa: PLC0415  -- as in broker()
-            send_in_chunks,
-        )
+        from brokerwq._runtime import bulk_sending  # noqa: PLC0415  -- as in broker()
 
-        return await send_in_chunks(self.broker(), queue, outgoing)
+        return await bulk_sending.send_in_chunks(self.broker(), queue, outgoing)
 
     async def relay_outbox(self) -> int:
         """Send what is in the store's outbox, as runners do every second; how many were sent."""
         return 0 if self._guards is None else await self._guards.relay()
 
     async def send_children(self, children: Sequence[Child], /) -> None:
-        """Send what a job enqueued.
+        """Send what a job enqueued, many at a time.
 
         Raises:
-            DriverError: one was not accepted; those before it were.
+            DriverError: one was not accepted; others were.
         """
-        for child in children:
-            await self.send_one(child.queue, child.message, child.delay)
+        await send_by_kind(self.broker().send_batch, children)
 
     def run_sync(self, call: Callable[[], Coroutine[Any, Any, T]], /) -> T:
         """Run ``call()`` on the app's background loop, and wait for it in this thread."""
@@ -368,11 +370,9 @@ class App:
         with self._starting:
             background = self._background
             if background is None:
-                from brokerwq._runtime.background import (  # noqa: PLC0415  -- as in broker()
-                    BackgroundLoop,
-                )
+                from brokerwq._runtime import background as loops  # noqa: PLC0415  -- as above
 
-                background = self._background = BackgroundLoop()
+                background = self._background = loops.BackgroundLoop()
         return background.run(call)
 
     def utcnow(self) -> datetime:

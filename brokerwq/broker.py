@@ -14,7 +14,7 @@ from brokerwq.clock import SYSTEM_CLOCK, Clock, move_on_after
 from brokerwq.driver.adapter import Adapter
 from brokerwq.driver.capabilities import Capabilities
 from brokerwq.driver.protocol import Difference, Driver, QueueSpec, QueueStats
-from brokerwq.driver.registry import find_adapter, missing_client
+from brokerwq.driver.registry import find_adapter, missing_client, settings_of
 from brokerwq.driver.spec import check_queue_name, check_spec
 from brokerwq.durations import Seconds, positive_seconds, seconds_of
 from brokerwq.envelope import check_user_headers
@@ -27,7 +27,7 @@ from brokerwq.errors import (
     QueueMismatchError,
 )
 from brokerwq.events import Instrumentation, Listener
-from brokerwq.limits import MAX_CONNECT, MAX_DELAY, MAX_LEASE, MAX_SLOTS
+from brokerwq.limits import MAX_CONNECT, MAX_DELAY, MAX_LEASE, MAX_SLOTS, MIN_LEASE
 from brokerwq.message import Message, new_message_id
 from brokerwq.workers.names import check_id
 from brokerwq.workers.options import check_count
@@ -207,7 +207,9 @@ class Broker:
         """
         check_queue_name(queue)
         check_count(prefetch, "prefetch", MAX_SLOTS)
-        seconds = None if lease is None else positive_seconds(lease, "lease", limit=MAX_LEASE)
+        seconds = None
+        if lease is not None:
+            seconds = positive_seconds(lease, "lease", limit=MAX_LEASE, least=MIN_LEASE)
         driver = await self._connected()
         consumer = await driver.consume(queue, lease=seconds, prefetch=prefetch)
         claimer = Claimer(consumer, driver.capabilities, self._clock)
@@ -329,7 +331,7 @@ async def connect(
         DriverError: the broker could not be reached, or refused.
     """
     adapter = find_adapter(url)
-    driver = build_driver(adapter, adapter.parse_url(url), clock)
+    driver = build_driver(adapter, settings_of(adapter, url), clock)
     broker = Broker(
         driver,
         clock=clock,

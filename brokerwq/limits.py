@@ -9,6 +9,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
+MIN_LEASE: Final = 0.05
+"""A shorter one would be over before anything could be done with the message."""
 MAX_LEASE: Final = timedelta(days=7).total_seconds()
 MAX_TIMEOUT: Final = timedelta(days=365).total_seconds()
 MAX_DELAY: Final = timedelta(days=3650).total_seconds()

@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from brokerwq._runtime.drain import Drained, DrainGoal
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from brokerwq.app import App
 
 _SIGNAL_BASE = 128
+_RUNNING: ContextVar[tuple[App, ...]] = ContextVar("brokerwq_running", default=())
+"""The apps whose workers run in this context."""
 _RELAY_SECONDS = 1.0
 
 
@@ -145,6 +148,12 @@ class Runner:
         if self._engine is not None:
             msg = "a Runner runs once; make another one"
             raise ConfigError(msg)
+        if self._app in _RUNNING.get():
+            msg = (
+                "a worker cannot run or drain its own app: it would wait for itself; "
+                "enqueue messages, or use another App"
+            )
+            raise ConfigError(msg)
         engine = self._engine = Engine(self._plan())
         if self._stop_code is not None:
             engine.lifecycle.ask_stop(self._stop_code)
@@ -153,7 +162,12 @@ class Runner:
         with _signals(engine, handle=handle_signals) as received:
             try:
                 async with self._app.enter_lifespan() as state, _relaying(self._app):
-                    drained = await engine.run(state=state, goal=goal)
+                    # The slots take over what is set here, and nobody else.
+                    token = _RUNNING.set((*_RUNNING.get(), self._app))
+                    try:
+                        drained = await engine.run(state=state, goal=goal)
+                    finally:
+                        _RUNNING.reset(token)
             finally:
                 engine.lifecycle.enter("stopped")
                 await self._app.aclose()

@@ -23,7 +23,7 @@ def outcome_of_error(
         request_exit(130)
     try:
         outcome = cast("object", policy.outcome_of(inner))
-    except Exception:  # noqa: BLE001 -- a user's rule that fails decides nothing
+    except BaseException:  # noqa: BLE001 -- a user's rule that fails decides nothing
         return Retry()
     return outcome if isinstance(outcome, Outcome) else Retry()
 

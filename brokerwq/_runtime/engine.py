@@ -31,6 +31,7 @@ from brokerwq._runtime.tally import Tally
 from brokerwq._runtime.watchdog import Watchdog
 from brokerwq.clock import SystemClock, move_on_after
 from brokerwq.driver.capabilities import UncountedReturn
+from brokerwq.errors import BrokerwqError
 
 _CANCEL_PATIENCE = 5.0
 _FORCED_PATIENCE = 1.0
@@ -206,8 +207,8 @@ class Engine:
         flush_patience = _FORCED_FLUSH_PATIENCE if forced else _FLUSH_PATIENCE
         await self._within(flush_patience, quiescing, forced=forced)
         await parts.intakes.aclose()
-        self._return_the_stuck(slots, dispatcher)
         parts.isolation.put_back()
+        self._return_the_stuck(slots, dispatcher)
         flushes = [lane.settler.flush() for lane in lanes]
         await self._within(flush_patience, _all(flushes), forced=forced)
         self.stuck = await slots.aclose(0.1 if slots.running else _CLOSE_PATIENCE)
@@ -254,6 +255,7 @@ class _Supervised:
 
     def __init__(self, failed: Callable[[BaseException], object]) -> None:
         self._failed = failed
+        self._closing = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -264,10 +266,15 @@ class _Supervised:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled():
+            if not self._closing:
+                msg = "a worker cancelled tasks of the event loop that are not its own"
+                self._failed(BrokerwqError(msg))
+        elif (error := task.exception()) is not None:
             self._failed(error)
 
     async def aclose(self) -> None:
+        self._closing = True
         ending = list(self._tasks)
         for task in ending:
             task.cancel()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -18,6 +17,7 @@ import anyio.to_thread
 from brokerwq._runtime import guarding
 from brokerwq._runtime.answers import error_behind, outcome_of_error, outcomes_of_batch
 from brokerwq._runtime.bridge import Bridge
+from brokerwq._runtime.cancellation import uncancel
 from brokerwq._runtime.children import send_children
 from brokerwq._runtime.forks import end_if_forked
 from brokerwq._runtime.guard import Admission, Skip
@@ -225,7 +225,12 @@ async def _run(
     keeps_children = admission is not None and admission.takes_children
     if not keeps_children and any(isinstance(outcome, Done) for outcome in outcomes):
         outcomes, error = await send_children(
-            shared.send_children, work.context, jobs, outcomes, error
+            shared.send_children,
+            work.context,
+            jobs,
+            outcomes,
+            error,
+            is_aborting=lambda: shared.aborting,
         )
     skip: Skip | None = None
     if admission is not None:
@@ -283,7 +288,7 @@ async def _run_in_scope(
         end_if_forked(pid)
         if shared.aborting:
             raise
-        _uncancel()
+        uncancel()
         error = raised
     finally:
         if timer is not None:
@@ -351,10 +356,3 @@ def _outcomes(
     if not work.route.batch or answer is None:
         return [Done()] * count
     return outcomes_of_batch(answer, count)
-
-
-def _uncancel() -> None:
-    """A handler that cancelled its own task has only failed itself."""
-    task = asyncio.current_task()
-    while task is not None and task.cancelling():
-        task.uncancel()

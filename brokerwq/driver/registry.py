@@ -57,13 +57,28 @@ def find_adapter(url: str) -> AnyAdapter:
         raise ConfigError(msg)
     try:
         loaded: object = found[0].load()
-    except ImportError as exc:
-        msg = f"the adapter for {scheme}:// ({values[0]}) cannot be imported: {exc}"
+    except (Exception, SystemExit) as exc:
+        # Its module is somebody else's: whatever it raises, it is not there.
+        kind = "" if isinstance(exc, ImportError) else f"{type(exc).__name__}: "
+        msg = f"the adapter for {scheme}:// ({values[0]}) cannot be imported: {kind}{exc!s:.300}"
         raise AdapterMissingError(msg) from exc
     if not _is_adapter(loaded):
         msg = f"{values[0]}, named for {scheme}://, is no brokerwq.driver.Adapter"
         raise ConfigError(msg)
     return loaded
+
+
+def settings_of(adapter: AnyAdapter, url: str) -> Any:
+    """What ``url`` says, as ``adapter`` takes it.
+
+    Raises:
+        ConfigError: it says what the adapter does not take.
+        AdapterMissingError: the adapter's client library is not installed.
+    """
+    try:
+        return adapter.parse_url(url)
+    except ImportError as exc:
+        raise missing_client(adapter, exc) from exc
 
 
 def missing_client(adapter: AnyAdapter, cause: ImportError) -> AdapterMissingError:

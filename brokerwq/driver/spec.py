@@ -7,7 +7,7 @@ from typing import Final
 from brokerwq.driver.protocol import QueueSpec
 from brokerwq.durations import positive_seconds
 from brokerwq.errors import ConfigError
-from brokerwq.limits import MAX_BROKER_LIMIT, MAX_LEASE, MAX_RETENTION
+from brokerwq.limits import MAX_BROKER_LIMIT, MAX_LEASE, MAX_RETENTION, MIN_LEASE
 
 MAX_QUEUE_NAME_BYTES: Final = 255
 """The longest name that any broker takes; each may ask for less."""
@@ -48,7 +48,7 @@ def check_spec(spec: object) -> QueueSpec:
         msg = f"queue {spec.name!r} cannot be its own dead-letter queue"
         raise ConfigError(msg)
     if spec.lease is not None:
-        positive_seconds(spec.lease, f"lease {of}", limit=MAX_LEASE)
+        positive_seconds(spec.lease, f"lease {of}", limit=MAX_LEASE, least=MIN_LEASE)
     if spec.retention is not None:
         positive_seconds(spec.retention, f"retention {of}", limit=MAX_RETENTION)
     _check_limit(spec.broker_limit, of)

@@ -19,6 +19,7 @@ from brokerwq.limits import (
     MAX_LEASE,
     MAX_SLOTS,
     MAX_TIMEOUT,
+    MIN_LEASE,
 )
 from brokerwq.middleware import Middleware
 from brokerwq.once import Once, Strategy, check_key_version
@@ -147,7 +148,7 @@ class WorkerOptions:
             name up to 255 bytes.
         name: The message type; None takes the function's ``__name__``.
         aliases: Older types that it runs as well, so that a worker can be renamed.
-        lease: Seconds a claim lasts, above 0 and at most 7 days; None leaves it to the queue.
+        lease: Seconds a claim lasts, from 0.05 to 7 days; None leaves it to the queue.
         timeout: Seconds one call may take, above 0 and at most 365 days; None has no limit.
         retry: How often and when.
         slots: Most jobs of this worker at once in one runner, from 1; None has no own limit.
@@ -190,7 +191,7 @@ class WorkerOptions:
             check_name(self.name, "worker name")
         self._set("aliases", _names(self.aliases))
         if self.lease is not None:
-            self._set("lease", positive_seconds(self.lease, "lease", limit=MAX_LEASE))
+            self._set("lease", _lease(self.lease))
         if self.timeout is not None:
             self._set("timeout", positive_seconds(self.timeout, "timeout", limit=MAX_TIMEOUT))
         check_policy(self.retry)
@@ -219,6 +220,10 @@ class WorkerOptions:
         if self.batch is not None and self.middleware:
             msg = "middleware wraps one job; a worker with batch=… cannot have it"
             raise ConfigError(msg)
+
+
+def _lease(lease: Seconds) -> float:
+    return positive_seconds(lease, "lease", limit=MAX_LEASE, least=MIN_LEASE)
 
 
 def check_policy(retry: object) -> RetryPolicy:

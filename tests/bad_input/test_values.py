@@ -67,6 +67,17 @@ def test_a_queues_properties_are_checked_where_the_app_is_made(name: str, value:
     assert "'q'" in str(error.value)
 
 
+@pytest.mark.parametrize("value", [5e-324, 1e-6, timedelta(milliseconds=1)], ids=repr)
+async def test_a_lease_too_short_to_do_anything_in_is_refused(value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"the least is 0\.05"):
+        App(url()).worker("q", lease=value)
+    with pytest.raises(ConfigError, match=r"the least is 0\.05"):
+        an_app(queues=[QueueSpec(name="q", lease=value)])
+    async with connect(url()) as broker:
+        with pytest.raises(ConfigError, match=r"the least is 0\.05"):
+            await _claim(broker, lease=value)
+
+
 @pytest.mark.parametrize("value", NO_TEXTS, ids=lambda value: repr(value)[:20])
 def test_a_queues_names_are_checked_where_the_app_is_made(value: Any) -> None:
     for spec in (QueueSpec(name=value), QueueSpec(name="q", dead_letter=value)):
@@ -132,8 +143,9 @@ def test_a_runner_wants_names_of_queues(value: Any) -> None:
 
 @pytest.mark.parametrize("name", ["heartbeat", "log"])
 def test_a_runners_switches_are_true_or_false(name: str) -> None:
+    keywords: dict[str, Any] = {name: "no"}
     with pytest.raises(ConfigError, match=f"{name} must be True or False, not 'no'"):
-        Runner(an_app(), **{name: "no"})
+        Runner(an_app(), **keywords)
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ async def test_children_are_sent_after_success_and_before_the_ack(place: Place) 
 
     assert sorted(children) == sorted(promised)
     order = [c.operation for c in faults.calls if c.operation in ("send", "ack")]
-    assert order[:4] == ["send", "send", "send", "ack"]
+    assert order[:2] == ["send", "ack"]  # all three at once
 
 
 @pytest.mark.parametrize(
