@@ -38,9 +38,9 @@ test-fast: $(VENV)/.dev ## the tests that are not slow, in under 30 seconds
 	$(PYTEST) -m "not slow" --numprocesses auto $(ARGS)
 
 .PHONY: test-rabbitmq-4
-test-rabbitmq-4: $(VENV)/.dev ## the RabbitMQ tests on a 4.3 node
-	BROKERWQ_TEST_RABBITMQ=4.3 $(PYTEST) tests/contract/test_rabbitmq.py \
-	  tests/adapters/test_rabbitmq_faults.py tests/adapters/test_rabbitmq_topology.py $(ARGS)
+test-rabbitmq-4: $(VENV)/.dev ## the RabbitMQ tests and campaigns on a 4.3 node
+	BROKERWQ_REQUIRE=rabbitmq-4.3 $(PYTEST) tests/contract/test_rabbitmq.py tests/adapters \
+	  tests/chaos/test_rabbitmq.py -k "4.3 or Rabbit43" $(ARGS)
 
 .PHONY: test-wheel
 test-wheel: $(VENV)/.dev ## the contract tests against the built wheel, in another folder
@@ -62,6 +62,11 @@ fmt: $(VENV)/.dev ## format, and mend what can be mended
 
 bench-%: $(VENV)/.dev ## run benchmarks/NAME.py, e.g. make bench-sqlite
 	$(BIN)/python benchmarks/$*.py $(ARGS)
+
+.PHONY: bench-rabbitmq
+bench-rabbitmq: $(VENV)/.dev ## benchmarks/rabbitmq.py, beside four peers
+	$(PIP) install --group peers
+	$(BIN)/python benchmarks/rabbitmq.py $(ARGS)
 
 chaos-%: $(VENV)/.dev ## run the long campaign of tests/chaos/test_NAME.py
 	CAMPAIGN=full $(PYTEST) -s tests/chaos/test_$*.py $(ARGS)

@@ -1,22 +1,20 @@
 """brokerwq on RabbitMQ beside hand-written aio-pika and four peers, on one server.
 
-    python benchmarks/rabbitmq.py [--items N] [--rounds N] [--release 3.10] [--only NAME ...]
+    make bench-rabbitmq ARGS="[--items N] [--rounds N] [--release 3.10] [--only NAME ...]"
 
 One process each, a job that does nothing, durable queues (quorum where the system can), confirmed
 sends, acks by hand. Rounds are interleaved and medians are shown, so that a busy machine slows
 all of them alike. Drain is measured inside the job: from its first call to its last. Peers that
-are not installed are left out (``pip install celery dramatiq[rabbitmq] taskiq-aio-pika
-faststream[rabbit]``).
+are not installed are left out; ``make bench-rabbitmq`` installs them.
 """
 
-# The peers need not be installed, and not all of them have types; jobs that do nothing use nothing.
-# pyright: basic, reportMissingImports=false
-# ruff: noqa: ARG001
+# ruff: noqa: ARG001  -- a job that does nothing uses nothing
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import importlib.util
 import json
 import logging
@@ -145,13 +143,15 @@ def aio_pika(url: str, queue: str, items: int, what: str) -> None:
 # -- peers ------------------------------------------------------------------------------------
 
 
-def celery(url: str, queue: str, items: int, what: str) -> None:
-    from celery import Celery
-    from kombu import Queue
+def peer(name: str) -> Any:
+    """A module of a peer, which need not be installed."""
+    return importlib.import_module(name)
 
-    app = Celery("bench", broker=url)
+
+def celery(url: str, queue: str, items: int, what: str) -> None:
+    app: Any = peer("celery").Celery("bench", broker=url)
     app.conf.update(
-        task_queues=[Queue(queue, queue_arguments=dict(QUORUM), durable=True)],
+        task_queues=[peer("kombu").Queue(queue, queue_arguments=dict(QUORUM), durable=True)],
         task_default_queue=queue,
         task_default_queue_type="quorum",
         task_ignore_result=True,
@@ -181,19 +181,17 @@ def celery(url: str, queue: str, items: int, what: str) -> None:
 
 
 def dramatiq(url: str, queue: str, items: int, what: str) -> None:
-    import dramatiq as peer
-    from dramatiq.brokers.rabbitmq import RabbitmqBroker
-
-    broker: Any = RabbitmqBroker(url=url, confirm_delivery=True)
-    peer.set_broker(broker)
+    library = peer("dramatiq")
+    broker = peer("dramatiq.brokers.rabbitmq").RabbitmqBroker(url=url, confirm_delivery=True)
+    library.set_broker(broker)
     meter = Meter(items)
 
     def job(n: int) -> None:
         meter.tick()
 
-    actor: Any = peer.actor(job, queue_name=queue)
+    actor: Any = library.actor(job, queue_name=queue)
     if what == "drain":
-        peer.Worker(broker, worker_threads=1).start()
+        library.Worker(broker, worker_threads=1).start()
         while True:
             time.sleep(1)
     elif what == "enqueue":
@@ -205,15 +203,9 @@ def dramatiq(url: str, queue: str, items: int, what: str) -> None:
 
 
 def taskiq(url: str, queue: str, items: int, what: str) -> None:
-    from taskiq.receiver import Receiver
-    from taskiq_aio_pika import AioPikaBroker
-
-    broker: Any = AioPikaBroker(url, qos=SLOTS)
-    with_queue = getattr(broker, "with_queue", None)
-    if with_queue is not None:
-        from taskiq_aio_pika import Queue
-
-        broker = with_queue(Queue(name=queue, durable=True))
+    library = peer("taskiq_aio_pika")
+    broker = library.AioPikaBroker(url, qos=SLOTS)
+    broker = broker.with_queue(library.Queue(name=queue, durable=True))
     meter = Meter(items)
 
     async def job(n: int) -> None:
@@ -225,7 +217,8 @@ def taskiq(url: str, queue: str, items: int, what: str) -> None:
         broker.is_worker_process = what == "drain"
         await broker.startup()
         if what == "drain":
-            await Receiver(broker, max_async_tasks=SLOTS, run_startup=False).listen(asyncio.Event())
+            receiver = peer("taskiq.receiver").Receiver
+            await receiver(broker, max_async_tasks=SLOTS, run_startup=False).listen(asyncio.Event())
         elif what == "enqueue":
             meter.begin()
             await many(items, task.kiq)
@@ -235,11 +228,10 @@ def taskiq(url: str, queue: str, items: int, what: str) -> None:
 
 
 def faststream(url: str, queue: str, items: int, what: str) -> None:
-    from faststream.middlewares import AckPolicy
-    from faststream.rabbit import Channel, QueueType, RabbitBroker, RabbitQueue
-
-    broker: Any = RabbitBroker(url, default_channel=Channel(prefetch_count=SLOTS), logger=None)
-    target: Any = RabbitQueue(queue, durable=True, queue_type=QueueType.QUORUM)
+    library = peer("faststream.rabbit")
+    channel = library.Channel(prefetch_count=SLOTS)
+    broker = library.RabbitBroker(url, default_channel=channel, logger=None)
+    target = library.RabbitQueue(queue, durable=True, queue_type=library.QueueType.QUORUM)
     meter = Meter(items)
 
     async def job(n: int) -> None:
@@ -247,7 +239,8 @@ def faststream(url: str, queue: str, items: int, what: str) -> None:
 
     async def main() -> None:
         if what == "drain":
-            broker.subscriber(target, ack_policy=AckPolicy.NACK_ON_ERROR)(job)
+            policy = peer("faststream.middlewares").AckPolicy.NACK_ON_ERROR
+            broker.subscriber(target, ack_policy=policy)(job)
             await broker.start()
             await asyncio.Event().wait()
         await broker.connect()

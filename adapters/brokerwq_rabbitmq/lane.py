@@ -20,6 +20,8 @@ from brokerwq_rabbitmq.frames import Arrival, Settle, Transport
 
 _CLOSE_SECONDS = 5.0
 _MAX_PREFETCH = 65535
+_FILL_SECONDS = 1.0
+_FILL_PAUSE = 0.005
 
 
 @dataclass(slots=True, eq=False)
@@ -132,12 +134,25 @@ class Lane:
     async def cancel(self, within: float) -> None:
         """Stop the flow; on return nothing more arrives. What is held stays held."""
         if self.is_alive and self.is_consuming:
+            await self._take_what_is_due(within)
             self.is_consuming = False
             for tag in self._tags:
                 await self._channel.basic_cancel(tag, timeout=within)
-            # What a quorum queue had assigned to us while it was told is sent after the answer
-            # to the cancel, and before any later answer.
             await self.ping(within)
+
+    async def _take_what_is_due(self, within: float) -> None:
+        """Wait until as much is held as may be, or the queue has no more.
+
+        A quorum queue that assigns a message to a consumer just as that one is cancelled
+        never sends it: it is held by nobody until the channel ends, which counts. Acks make
+        room for such assignments. What is published in this very moment can still be caught.
+        """
+        give_up_at = self._clock.now() + min(within, _FILL_SECONDS)
+        while len(self.held) < self.credit and self._clock.now() < give_up_at:
+            answer = await self._channel.queue_declare(self._queue, passive=True, timeout=within)
+            if not answer.message_count:
+                return
+            await self._clock.sleep(_FILL_PAUSE)
 
     def ack(self, settled: Sequence[Held]) -> None:
         """Ack; the run of what is held longest is one frame.
