@@ -63,8 +63,8 @@ async def test_a_worker_is_still_a_function() -> None:
 # -- time limits ------------------------------------------------------------------------------
 
 
-async def test_a_handler_that_takes_too_long_is_stopped_and_has_failed(both: Place) -> None:
-    app = both.app()
+async def test_a_handler_that_takes_too_long_is_stopped_and_has_failed(both_slowly: Place) -> None:
+    app = both_slowly.app()
     calls: list[int] = []
     told: list[str] = []
 
@@ -72,13 +72,13 @@ async def test_a_handler_that_takes_too_long_is_stopped_and_has_failed(both: Pla
     async def work(job: Job) -> None:
         calls.append(job.attempt)
         try:
-            await both.clock.sleep(3600)
+            await both_slowly.clock.sleep(3600)
         except asyncio.CancelledError:
             told.append("cancelled")
             raise
 
     await work.enqueue()
-    report = await both.drain(app)
+    report = await both_slowly.drain(app)
     assert (calls, told) == ([1, 2, 3], ["cancelled"] * 3)
     assert (report.timeouts, report.failed, dict(report.dead)) == (2, 2, {"timeout": 1})
     (letter,) = await dead_letters(app, "q")
@@ -127,6 +127,7 @@ async def test_a_handlers_own_timeout_is_an_ordinary_failure(place: Place) -> No
     assert (report.timeouts, dict(report.dead)) == (0, {"failed": 1})
 
 
+@pytest.mark.slow
 async def test_a_thread_cannot_be_stopped_and_is_settled_when_it_ends(real: Place) -> None:
     app = real.app(lease=0.5)
     ended = threading.Event()

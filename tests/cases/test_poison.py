@@ -62,8 +62,7 @@ def numbered(start: int, poison: int, **innocent: Any) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("attempts", [2, 3])
-@pytest.mark.parametrize("poison", [0, 20])
+@pytest.mark.parametrize(("attempts", "poison"), [(2, 20), (3, 0)])
 async def test_only_the_culprit_dies(site: Site, attempts: int, poison: int) -> None:
     site.attempts = attempts
     await site.send("q", *numbered(0, poison, seconds=0.15))
@@ -91,7 +90,7 @@ async def test_only_the_culprit_dies_beside_another_process(site: Site, attempts
     assert len(calls_of(site, 7)) == attempts
 
 
-@pytest.mark.parametrize("attempts", [2, 3])
+@pytest.mark.parametrize("attempts", [2])
 async def test_only_the_culprits_of_two_queues_die(site: Site, attempts: int) -> None:
     site.attempts = attempts
     await site.send("q", *numbered(0, 5, seconds=0.1))
@@ -103,7 +102,7 @@ async def test_only_the_culprits_of_two_queues_die(site: Site, attempts: int) ->
     assert ended(site) == set(range(40)) - {5} | set(range(100, 140)) - {130}
 
 
-@pytest.mark.parametrize(("attempts", "base"), [(2, 0.3), (3, 0.3), (3, 2.0)])
+@pytest.mark.parametrize(("attempts", "base"), [(2, 0.3), (3, 1.0)])
 async def test_only_the_culprit_dies_while_others_are_between_attempts(
     site: Site, attempts: int, base: float
 ) -> None:
