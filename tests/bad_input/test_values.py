@@ -32,7 +32,7 @@ NO_NUMBERS: list[Any] = [
     timedelta.max,
 ]
 NO_TEXTS: list[Any] = [3, True, b"q", [], {}, math.nan, "", "\0", "a\nb", "\ud800", "x" * 100_000]
-NO_SEQUENCES: list[Any] = [3, None, math.nan, "text", object(), True]
+NO_SEQUENCES: list[Any] = [3, None, math.nan, "text", Ellipsis, True]
 
 MAX_TEXT = 600
 """Characters of an error, whatever was given."""
