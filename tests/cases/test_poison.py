@@ -115,31 +115,6 @@ async def test_only_the_culprit_dies_while_others_are_between_attempts(
     assert ended(site) == set(range(40)) - {13}
 
 
-@pytest.mark.parametrize("attempts", [2, 3])
-async def test_whoever_has_failed_before_may_be_at_its_last_attempt_beside_a_culprit(
-    site: Site, attempts: int
-) -> None:
-    site.attempts = attempts
-    site.base = 0.2
-    late = [{"n": n, "act": "fail early", "seconds": 1.5} for n in range(4)]
-    await site.send("q", *late)
-    with supervised(site, "run", "q", "--slots", "8") as look:
-
-        def at_their_last() -> bool:
-            look()
-            return sum(note.attempt == attempts for note in site.notes("start")) == 4
-
-        site.until(at_their_last, WITHIN)
-        await site.send("q", {"n": 99, "act": "exit", "seconds": 0.05})
-        while any((await site.counts())[:3]):
-            look()
-            assert len(site.notes("start")) < 100
-    assert await site.dead() == {"q-99": "lost"}
-    assert ended(site) == {0, 1, 2, 3}
-    assert max(note.attempt for note in site.notes("start")) == attempts
-    assert len(calls_of(site, 99)) == attempts
-
-
 async def test_several_culprits_die_and_nobody_else(site: Site) -> None:
     site.attempts = 2
     messages = numbered(0, 3, seconds=0.1)
