@@ -9,8 +9,10 @@ from brokerwq.errors import BrokerwqError, EnqueueError
 from brokerwq.job import Job
 from brokerwq.message import DeadLetterNote, Message
 from brokerwq.middleware import Middleware, Next
+from brokerwq.once import Once
 from brokerwq.outcomes import DeadLetter, Discard, Done, Outcome, Retry, Snooze
 from brokerwq.reports import RunReport, SendReport
+from brokerwq.tx import Tx
 from brokerwq.version import __version__
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ __all__ = [
     "Message",
     "Middleware",
     "Next",
+    "Once",
     "Outcome",
     "QueueSpec",
     "QueueStats",
@@ -42,6 +45,7 @@ __all__ = [
     "Runner",
     "SendReport",
     "Snooze",
+    "Tx",
     "__version__",
     "connect",
 ]

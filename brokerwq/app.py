@@ -7,32 +7,43 @@ import inspect
 import os
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypeVar, Unpack, overload
 from weakref import WeakKeyDictionary
 
+from brokerwq._runtime.children import send_by_kind
 from brokerwq.backoff import RetryPolicy
 from brokerwq.clock import SYSTEM_CLOCK, Clock
 from brokerwq.codecs import Codec
 from brokerwq.driver.protocol import Driver, QueueSpec
-from brokerwq.driver.registry import find_adapter, redacted
+from brokerwq.driver.registry import find_adapter, redacted, settings_of
 from brokerwq.durations import Seconds
 from brokerwq.errors import ConfigError
 from brokerwq.events import Instrumentation, Listener
 from brokerwq.job import Child
 from brokerwq.message import Message
 from brokerwq.middleware import Middleware
+from brokerwq.once import Once, Strategy, once_of
 from brokerwq.reports import RunReport, SendReport
 from brokerwq.workers.bulk import Outgoing
 from brokerwq.workers.decorating import AnyWorker, BatchDecorator, WorkerDecorator, decorator
-from brokerwq.workers.options import Key, WorkerKeywords, WorkerOptions
+from brokerwq.workers.names import check_name
+from brokerwq.workers.options import (
+    Key,
+    WorkerKeywords,
+    WorkerOptions,
+    check_layers,
+    check_policy,
+)
 from brokerwq.workers.registry import Registry
 
 if TYPE_CHECKING:
     from brokerwq._runtime.background import BackgroundLoop
     from brokerwq.broker import Broker
+    from brokerwq.idempotency import Guards
+    from brokerwq.idempotency.store import Store
     from brokerwq.settings import Settings
 
 T = TypeVar("T")
@@ -51,6 +62,8 @@ class App:
     Args:
         url: The broker; None takes ``BROKERWQ_URL``, and without that
             ``sqlite:///brokerwq.db``.
+        store: For ``once``: a store of ``brokerwq.idempotency``, or its URL.
+        name: Of this application, kept for ever: ``once`` keeps its keys apart by it.
         queues: Properties of queues, where the ones that the workers imply are not meant.
         retry: For workers that have no policy of their own; None takes the settings'.
         lease: Seconds a claim lasts, for workers that do not say; None takes the setting's.
@@ -66,6 +79,8 @@ class App:
         self,
         url: str | None = None,
         *,
+        store: Store | str | None = None,
+        name: str | None = None,
         queues: Sequence[QueueSpec] = (),
         retry: RetryPolicy | None = None,
         lease: Seconds | None = None,
@@ -78,15 +93,17 @@ class App:
         self.settings: Settings = Settings.load(url=url)
         self._url = self.settings.url.get_secret_value()
         self._adapter = find_adapter(self._url)
-        self._adapter_settings = self._adapter.parse_url(self._url)
-        self._retry = retry or RetryPolicy(
+        self._adapter_settings = settings_of(self._adapter, self._url)
+        self._retry = RetryPolicy(
             max_attempts=self.settings.max_attempts,
             base=self.settings.backoff_base,
             cap=self.settings.backoff_cap,
             jitter=self.settings.backoff_jitter,
         )
+        if retry is not None:
+            self._retry = check_policy(retry)
         self._lease: Seconds = self.settings.lease if lease is None else lease
-        self._middleware = tuple(middleware)
+        self._middleware = check_layers(middleware)
         self._instrumentation = self._select_telemetry(telemetry)
         self._lifespan: Lifespan | None = None
         self._brokers: WeakKeyDictionary[asyncio.AbstractEventLoop, Broker] = WeakKeyDictionary()
@@ -94,6 +111,13 @@ class App:
         self._starting = threading.Lock()
         self._pid = os.getpid()
         self.clock: Clock = clock
+        self.name: str | None = None if name is None else check_name(name, "app name")
+        self._guards: Guards | None = None
+        if store is not None:
+            from brokerwq.idempotency import Guards  # noqa: PLC0415  -- as above
+
+            self._guards = Guards(store, self.name, clock, self._instrumentation, self.send_one)
+        self.store: Store | None = None if self._guards is None else self._guards.store
         self.registry: Registry = Registry(queues)
 
     def __repr__(self) -> str:
@@ -152,6 +176,8 @@ class App:
         retry: RetryPolicy | None = None,
         slots: int | None = None,
         key: Key | None = None,
+        once: Once | Strategy | None = None,
+        key_version: int = 1,
         codec: Codec | Literal["json", "bytes"] | None = None,
         foreign: bool = False,
         batch: int | None = None,
@@ -174,6 +200,9 @@ class App:
             slots: Most jobs of this worker at once in one runner.
             key: What makes two messages the same work: a function of the payload, or names
                 of its fields.
+            once: Keep the work from being done twice: ``marker``, ``transactional`` or
+                ``lease_tx``, or an ``Once`` with its policies. Needs a store.
+            key_version: Raise it when the same key is to mean other work.
             codec: ``json``, ``bytes`` or one of yours; None goes by the payload's type.
             foreign: Take the messages without a type, on a queue that somebody else fills
                 and that is never declared.
@@ -184,7 +213,8 @@ class App:
         Raises:
             ConfigError: at decoration, if anything of this does not fit.
         """
-        around = tuple(middleware) if batch else (*self._middleware, *middleware)
+        layers = check_layers(middleware)
+        around = layers if batch else (*self._middleware, *layers)
         options = WorkerOptions(
             queue=queue,
             name=name,
@@ -194,13 +224,15 @@ class App:
             retry=self._retry if retry is None else retry,
             slots=slots,
             key=key,
+            once=once_of(once),
+            key_version=key_version,
             codec=codec,
             foreign=foreign,
             batch=batch,
             batch_wait=batch_wait,
             middleware=around,
         )
-        return decorator(self, options, self.registry.add)
+        return decorator(self, options, self.registry.add, self._guards)
 
     def lifespan(self, resources: Lifespan, /) -> Lifespan:
         """Decorate an async generator that makes what every job may use, and frees it.
@@ -219,7 +251,11 @@ class App:
 
     def enter_lifespan(self) -> AbstractAsyncContextManager[Any]:
         """The lifespan as a context manager; for the runner."""
-        return asynccontextmanager(self._lifespan or _no_lifespan)()
+        from brokerwq._runtime.lifespan import (  # noqa: PLC0415  -- as in broker()
+            EnteredLifespan,
+        )
+
+        return EnteredLifespan(self._lifespan or _no_lifespan)
 
     # -- running --------------------------------------------------------------------------
 
@@ -278,6 +314,8 @@ class App:
         broker = self._brokers.pop(asyncio.get_running_loop(), None)
         if broker is not None:
             await broker.aclose()
+        if self.store is not None:
+            await self.store.aclose()
 
     def broker(self) -> Broker:
         """This loop's connection; opened when it is first used."""
@@ -300,24 +338,31 @@ class App:
         """Send one message of a worker; see ``brokerwq.workers.plan.Sender``."""
         await self.broker().send_one(queue, message, delay)
 
+    async def send_in(self, tx: Any, queue: str, message: Message, delay: float, /) -> None:
+        """Write one message of a worker into an outbox; see ``workers.plan.Sender``."""
+        from brokerwq.idempotency.foreign import put_out  # noqa: PLC0415  -- as in __init__
+
+        await put_out(tx, queue, message, delay, None if self.store is None else self.clock)
+
     async def send_many(
         self, queue: str, outgoing: AsyncIterator[Outgoing] | Iterator[Outgoing], /
     ) -> SendReport:
         """Send many messages of a worker; see ``brokerwq.workers.plan.Sender``."""
-        from brokerwq._runtime.bulk_sending import (  # noqa: PLC0415  -- as in broker()
-            send_in_chunks,
-        )
+        from brokerwq._runtime import bulk_sending  # noqa: PLC0415  -- as in broker()
 
-        return await send_in_chunks(self.broker(), queue, outgoing)
+        return await bulk_sending.send_in_chunks(self.broker(), queue, outgoing)
+
+    async def relay_outbox(self) -> int:
+        """Send what is in the store's outbox, as runners do every second; how many were sent."""
+        return 0 if self._guards is None else await self._guards.relay()
 
     async def send_children(self, children: Sequence[Child], /) -> None:
-        """Send what a job enqueued.
+        """Send what a job enqueued, many at a time.
 
         Raises:
-            DriverError: one was not accepted; those before it were.
+            DriverError: one was not accepted; others were.
         """
-        for child in children:
-            await self.send_one(child.queue, child.message, child.delay)
+        await send_by_kind(self.broker().send_batch, children)
 
     def run_sync(self, call: Callable[[], Coroutine[Any, Any, T]], /) -> T:
         """Run ``call()`` on the app's background loop, and wait for it in this thread."""
@@ -325,11 +370,9 @@ class App:
         with self._starting:
             background = self._background
             if background is None:
-                from brokerwq._runtime.background import (  # noqa: PLC0415  -- as in broker()
-                    BackgroundLoop,
-                )
+                from brokerwq._runtime import background as loops  # noqa: PLC0415  -- as above
 
-                background = self._background = BackgroundLoop()
+                background = self._background = loops.BackgroundLoop()
         return background.run(call)
 
     def utcnow(self) -> datetime:

@@ -65,7 +65,7 @@ class RetryPolicy:
         object.__setattr__(self, "cap", positive_seconds(self.cap, "cap", limit=MAX_BACKOFF))
         _check_factor(self.factor)
         if self.jitter not in ("full", "equal", "none"):
-            msg = f"jitter must be 'full', 'equal' or 'none', not {self.jitter!r}"
+            msg = f"jitter must be 'full', 'equal' or 'none', not {self.jitter!r:.200}"
             raise ConfigError(msg)
         _check_rules(self.on)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 from brokerwq._runtime.pauses import Pauses
 from brokerwq._runtime.sending import Sending
@@ -14,16 +14,28 @@ from brokerwq.clock import SYSTEM_CLOCK, Clock, move_on_after
 from brokerwq.driver.adapter import Adapter
 from brokerwq.driver.capabilities import Capabilities
 from brokerwq.driver.protocol import Difference, Driver, QueueSpec, QueueStats
-from brokerwq.driver.registry import find_adapter, missing_client
+from brokerwq.driver.registry import find_adapter, missing_client, settings_of
+from brokerwq.driver.spec import check_queue_name, check_spec
 from brokerwq.durations import Seconds, positive_seconds, seconds_of
 from brokerwq.envelope import check_user_headers
-from brokerwq.errors import ClosedError, ConnectionLostError, DriverError, QueueMismatchError
+from brokerwq.errors import (
+    ClosedError,
+    ConfigError,
+    ConnectionLostError,
+    DriverError,
+    PayloadError,
+    QueueMismatchError,
+)
 from brokerwq.events import Instrumentation, Listener
-from brokerwq.limits import MAX_DELAY
+from brokerwq.limits import MAX_CONNECT, MAX_DELAY, MAX_LEASE, MAX_SLOTS, MIN_LEASE
 from brokerwq.message import Message, new_message_id
+from brokerwq.workers.names import check_id
+from brokerwq.workers.options import check_count
 
 CONNECT_TIMEOUT = 10.0
 """Seconds for which connecting and sending are tried again before they raise."""
+MAX_LABEL_BYTES = 255
+"""Of a type or content type: what AMQP 0-9-1 calls a short string."""
 _CLOSE_SECONDS = 5.0
 
 
@@ -107,16 +119,17 @@ class Broker:
             id: Its id; a new one if None.
 
         Raises:
-            ConfigError: a header or the delay is wrong; nothing was sent.
+            ConfigError: a name, a header or the delay is wrong; nothing was sent.
+            PayloadError: the body is not bytes; nothing was sent.
             DriverError: it was not accepted, as far as is known.
         """
-        check_user_headers(headers or {})
+        check_queue_name(queue)
         message = Message(
-            id=id or new_message_id(),
-            body=body,
-            type=type,
-            content_type=content_type,
-            headers=dict(headers or {}),
+            id=new_message_id() if id is None else check_id(id, "id"),
+            body=_bytes(body),
+            type=_label(type, "type"),
+            content_type=_label(content_type, "content_type"),
+            headers={} if headers is None else check_user_headers(headers),
             created_at=self._clock.utcnow(),
         )
         await self.send_one(queue, message, seconds_of(delay, "delay", floor=0.0, limit=MAX_DELAY))
@@ -142,6 +155,7 @@ class Broker:
         Raises:
             QueueNotFoundError: ``check_only`` and there is no such queue.
         """
+        check_spec(spec)
         driver = await self._connected()
         differences = list(await driver.declare(spec, check_only=check_only))
         if not differences:
@@ -154,6 +168,7 @@ class Broker:
         Raises:
             QueueNotFoundError: there is no such queue.
         """
+        check_queue_name(queue)
         return await (await self._connected()).inspect(queue)
 
     async def purge(self, queue: str, /) -> None:
@@ -162,6 +177,7 @@ class Broker:
         Raises:
             QueueNotFoundError: there is no such queue.
         """
+        check_queue_name(queue)
         await (await self._connected()).purge(queue)
 
     async def queues(self) -> list[str]:
@@ -189,8 +205,12 @@ class Broker:
         Raises:
             QueueNotFoundError: there is no such queue.
         """
+        check_queue_name(queue)
+        check_count(prefetch, "prefetch", MAX_SLOTS)
+        seconds = None
+        if lease is not None:
+            seconds = positive_seconds(lease, "lease", limit=MAX_LEASE, least=MIN_LEASE)
         driver = await self._connected()
-        seconds = None if lease is None else positive_seconds(lease, "lease")
         consumer = await driver.consume(queue, lease=seconds, prefetch=prefetch)
         claimer = Claimer(consumer, driver.capabilities, self._clock)
         try:
@@ -257,6 +277,20 @@ class Broker:
         return ConnectionLostError(msg)
 
 
+def _bytes(body: object) -> bytes:
+    if not isinstance(body, bytes | bytearray | memoryview):
+        msg = f"a body is bytes, not {type(body).__name__}; encode it, or use a worker's enqueue"
+        raise PayloadError(msg)
+    return bytes(cast("bytes | bytearray", body))  # of a memoryview's items nothing is asked
+
+
+def _label(text: object, what: str) -> str:
+    if not isinstance(text, str) or not text.isprintable() or len(text.encode()) > MAX_LABEL_BYTES:
+        msg = f"{what} must be at most {MAX_LABEL_BYTES} bytes of printable text, not {text!r:.200}"
+        raise ConfigError(msg)
+    return text
+
+
 async def _declare(driver: Driver, spec: QueueSpec) -> None:
     differences = await driver.declare(spec.asked, check_only=spec.declare != "create")
     if differences:
@@ -297,11 +331,11 @@ async def connect(
         DriverError: the broker could not be reached, or refused.
     """
     adapter = find_adapter(url)
-    driver = build_driver(adapter, adapter.parse_url(url), clock)
+    driver = build_driver(adapter, settings_of(adapter, url), clock)
     broker = Broker(
         driver,
         clock=clock,
-        connect_timeout=positive_seconds(connect_timeout, "connect_timeout"),
+        connect_timeout=positive_seconds(connect_timeout, "connect_timeout", limit=MAX_CONNECT),
         instrumentation=None if telemetry is None else _guarded(telemetry, url),
     )
     try:

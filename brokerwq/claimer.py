@@ -13,7 +13,8 @@ from brokerwq.driver.capabilities import Capabilities
 from brokerwq.driver.protocol import Consumer, Delivery
 from brokerwq.durations import Seconds, positive_seconds, seconds_of
 from brokerwq.errors import ConfigError, DriverError, LeaseLostError
-from brokerwq.limits import MAX_DELAY
+from brokerwq.limits import MAX_DELAY, MAX_LEASE
+from brokerwq.outcomes import DeadLetter
 
 _CLOSE_SECONDS = 10.0
 
@@ -56,12 +57,10 @@ class Claimer:
             DriverError: the broker could not be asked.
             ConfigError: ``n`` is below 1.
         """
-        if n < 1:
-            msg = f"n must be 1 or more, not {n!r}"
-            raise ConfigError(msg)
+        _check_count(n)
         capabilities = self._keeper.capabilities
-        until = self._clock.now() + seconds_of(wait, "wait", floor=0.0)
-        most = int(min(n, capabilities.max_claim))
+        until = self._clock.now() + seconds_of(wait, "wait", floor=0.0, limit=MAX_DELAY)
+        most = min(n, capabilities.max_claim)
         while True:
             left = max(until - self._clock.now(), 0.0)
             helds = await self._keeper.claim(most, min(left, capabilities.max_wait))
@@ -82,7 +81,7 @@ class Claimer:
             LeaseLostError: it has ended.
             CannotExtendError: the broker gives no more.
         """
-        wanted = positive_seconds(seconds, "seconds")
+        wanted = positive_seconds(seconds, "seconds", limit=MAX_LEASE)
         return await self._keeper.extend(self._held(delivery), wanted)
 
     async def release(self, delivery: Delivery, /, *, delay: Seconds = 0.0) -> None:
@@ -100,7 +99,8 @@ class Claimer:
     async def dead_letter(self, delivery: Delivery, reason: str, /) -> None:
         """Move the message to the dead-letter queue, with ``reason`` in its note."""
         now = self._clock.utcnow()
-        await self._settle(delivery, self._judge.given_up(delivery, reason, now=now))
+        why = DeadLetter(reason).reason  # whatever was given, as text
+        await self._settle(delivery, self._judge.given_up(delivery, why, now=now))
 
     async def aclose(self) -> None:
         """Stop claiming, and let settles that are under way end."""
@@ -141,3 +141,9 @@ class Claimer:
 def _spoiled(request: Settle, asked: Verdict) -> DriverError | None:
     """The failure behind a settle that had to end in another way than was asked."""
     return request.failure if request.verdict.operation != asked.operation else None
+
+
+def _check_count(n: object) -> None:
+    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+        msg = f"n must be a whole number, 1 or more, not {n!r:.200}"
+        raise ConfigError(msg)

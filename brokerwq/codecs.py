@@ -182,7 +182,7 @@ class _JsonBound:
             # The answer is dropped: only the encoder below says what is sent.
             self._validate(payload, strict=True)
         except self._validation_error as exc:
-            msg = f"the payload is not {kind_name(self._kind)}: {_faults(exc)}"
+            msg = f"the payload does not fit {kind_name(self._kind)}: {_faults(exc)}"
             raise PayloadError(msg[:MAX_ERROR_CHARS]) from None
         except Exception as exc:
             msg = f"the payload cannot be checked: {type(exc).__name__}"
@@ -267,6 +267,24 @@ def _no_constants(name: str) -> None:
 _strict = json.JSONDecoder(object_pairs_hook=_no_duplicates, parse_constant=_no_constants)
 
 
+_WORDS: Final[Mapping[str, str]] = {
+    "missing": "missing",
+    "extra_forbidden": "no such field",
+    "none_required": "must be null",
+    **dict.fromkeys(("string_type", "string_sub_type"), "must be text"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "must be a number"),
+    **dict.fromkeys(("decimal_type", "decimal_parsing"), "must be a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
+    **dict.fromkeys(("list_type", "tuple_type", "set_type"), "must be a list"),
+    **dict.fromkeys(("dict_type", "model_type", "dataclass_type"), "must be an object"),
+    **dict.fromkeys(("uuid_type", "uuid_parsing"), "must be a UUID"),
+    **dict.fromkeys(("date_type", "date_from_datetime_parsing"), "must be a date"),
+    **dict.fromkeys(("datetime_type", "datetime_from_date_parsing"), "must be a date with a time"),
+}
+"""The commonest types of pydantic's faults, said to people; the others are shown as they are."""
+
+
 def _faults(error: ValidationError) -> str:
     """Where and of which type the first fault is; pydantic's texts may quote the body."""
     faults = error.errors(include_url=False, include_context=False, include_input=False)
@@ -275,7 +293,7 @@ def _faults(error: ValidationError) -> str:
         return first["msg"]
     where = ".".join(str(part) for part in first["loc"]) or "the whole"
     more = f" ({len(faults)} faults)" if len(faults) > 1 else ""
-    return f"{where:.120}: {first['type']}{more}"
+    return f"{where:.120}: {_WORDS.get(first['type'], first['type'])}{more}"
 
 
 def _unfit(value: object, path: str) -> Iterator[str]:

@@ -45,15 +45,20 @@ def seconds_of(
     return seconds if floor is None else max(seconds, floor)
 
 
-def positive_seconds(value: object, name: str, *, limit: float = math.inf) -> float:
-    """Return ``value`` in seconds, above zero and at most ``limit``.
+def positive_seconds(
+    value: object, name: str, *, limit: float = math.inf, least: float = 0.0
+) -> float:
+    """Return ``value`` in seconds, above zero, at least ``least`` and at most ``limit``.
 
     Raises:
-        ConfigError: it is zero, negative, not finite or above the limit.
+        ConfigError: it is zero, negative, not finite, below the least or above the limit.
     """
     seconds = seconds_of(value, name, limit=limit)
     if seconds <= 0:
         msg = f"{name} must be above 0 seconds, not {value!r}"
+        raise ConfigError(msg)
+    if seconds < least:
+        msg = f"{name} is {seconds:g} seconds; the least is {least:g}"
         raise ConfigError(msg)
     return seconds
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from brokerwq.errors import ConfigError
 from brokerwq.message import DeadLetterNote, Message
@@ -48,16 +48,26 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _T = TypeVar("_T")
 
 
-def check_user_headers(headers: Mapping[str, object]) -> None:
-    """Refuse headers that cannot be carried to every broker and back.
+def check_user_headers(headers: object) -> dict[str, str]:
+    """A copy of ``headers``, if they can be carried to every broker and back.
 
     Raises:
-        ConfigError: a name is reserved, empty, too long or not text, or a value is not text.
+        ConfigError: it is no mapping, a name is reserved, empty, too long or not text, or a
+            value is not text.
     """
-    for name, value in headers.items():
+    if not isinstance(headers, Mapping):
+        msg = f"headers must be a mapping of text to text, not {headers!r:.200}"
+        raise ConfigError(msg)
+    copy: dict[str, str] = {}
+    # Whatever they are, they are objects.
+    for name, value in cast("Mapping[object, object]", headers).items():
+        if not isinstance(name, str):
+            msg = f"a header's name must be text, not {name!r:.200}"
+            raise ConfigError(msg)
         if not isinstance(value, str):
             msg = f"header {name!r:.200} must be text with a text value, not {value!r:.200}"
             raise ConfigError(msg)
+        copy[name] = value
         if not name or len(name.encode("utf-8", "surrogatepass")) > MAX_HEADER_NAME_BYTES:
             msg = f"header name {name!r:.200} must have 1 to {MAX_HEADER_NAME_BYTES} bytes"
             raise ConfigError(msg)
@@ -68,6 +78,7 @@ def check_user_headers(headers: Mapping[str, object]) -> None:
             if not _is_unicode(text):
                 msg = f"header {name!r:.200} holds a lone surrogate, which no encoding carries"
                 raise ConfigError(msg)
+    return copy
 
 
 def _is_unicode(text: str) -> bool:

@@ -121,6 +121,14 @@ class UnsupportedError(DriverError):
     """The broker lacks the ability; ``Capabilities`` said so."""
 
 
+class StoreError(BrokerwqError):
+    """The store of processed keys refused a call: another schema, a damaged record."""
+
+
+class StoreUnavailableError(StoreError):
+    """The store of processed keys does not answer; nothing runs unprotected meanwhile."""
+
+
 class ClosedError(DriverError):
     """The driver, consumer or broker was already closed."""
 

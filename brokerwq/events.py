@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Final, Protocol, TypeAlias, runtime_checkable
 
 from brokerwq.driver.protocol import Delivery, QueueStats
+
+UNKNOWN_TYPE: Final = "unknown type"
+"""The reason of a message that was put back because no worker here has its type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +56,8 @@ class JobEnded(Event):
 
     Attributes:
         outcome: ``done``, ``failed``, ``timeout``, ``snoozed``, ``discarded``,
-            ``dead-lettered``, ``lost``, ``cancelled`` or ``put-back`` (never started).
+            ``dead-lettered``, ``lost``, ``cancelled``, ``put-back`` (never started) or
+            ``duplicate`` (done before, by its key; acked).
         counted: Whether the attempt counts.
         seconds: Time in the handler; 0 where it was never called.
         error_type: Class name of the exception; empty without one.
@@ -119,6 +123,36 @@ class CrashSuspectIsolated(Event):
     queue: str
     type: str
     id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreUnreachable(Event):
+    """The store of processed keys does not answer; claiming stops until it does."""
+
+    error: str
+    retry_in: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreReached(Event):
+    """The store of processed keys answers again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkerTrouble(Event):
+    """A job was done, and its record is not what it should be.
+
+    Attributes:
+        problem: ``unmarked`` (acked although the store could not be told) or ``no-result``
+            (marked, but its result could not be kept).
+        error: Why.
+    """
+
+    queue: str
+    type: str
+    id: str
+    problem: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from brokerwq.durations import Seconds, positive_seconds
+from brokerwq.limits import MAX_LEASE
 from brokerwq.message import Message, child_message_id, new_message_id
+from brokerwq.tx import Tx
 
 if TYPE_CHECKING:
     from brokerwq.workers.worker import KeywordWorker, PayloadWorker, SendOptions
@@ -62,6 +64,14 @@ class Job:
         max_attempts: How many there will be at most.
         raw: Native properties and headers of a foreign message, with their types.
         deadline: Clock reading at which the time limit strikes; None without one.
+        idempotency_key: The same text at every attempt at this work and for all its
+            duplicates: what a remote API may be given as its own key. With ``once`` the
+            digest of the worker's key; else the message's key or id.
+        fence: With ``once="marker"`` or ``"lease_tx"``: higher for each later owner of the
+            work, so that what is written to can refuse the late writes of an earlier one. 0
+            without.
+        takeover: An earlier owner vanished in the middle of the work.
+        tx: The transaction, which the worker is also given; None without one.
     """
 
     __slots__ = (
@@ -69,10 +79,14 @@ class Job:
         "_port",
         "attempt",
         "deadline",
+        "fence",
+        "idempotency_key",
         "max_attempts",
         "message",
         "queue",
         "raw",
+        "takeover",
+        "tx",
     )
 
     def __init__(
@@ -92,6 +106,10 @@ class Job:
         self.max_attempts: int = max_attempts
         self.raw: Mapping[str, object] = raw
         self.deadline: float | None = deadline
+        self.idempotency_key: str = message.key or message.id
+        self.fence: int = 0
+        self.takeover: bool = False
+        self.tx: Tx | None = None
         self._port = port
         self._children: list[Child] | None = None
 
@@ -143,7 +161,7 @@ class Job:
             LeaseLostError: it has ended already.
             CannotExtendError: the broker gives no more; ``limit`` says how much in all.
         """
-        return await self._port.extend(positive_seconds(seconds, "seconds"))
+        return await self._port.extend(positive_seconds(seconds, "seconds", limit=MAX_LEASE))
 
     def extend_sync(self, seconds: Seconds, /) -> float:
         """``extend`` for a plain function, which runs in a thread."""

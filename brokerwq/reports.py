@@ -67,6 +67,18 @@ class SendReport:
         return text[:500]
 
 
+_SAID: Final = (
+    ("failed", "retried"),
+    ("snoozed", "snoozed"),
+    ("discarded", "discarded"),
+    ("put_back", "put back"),
+    ("lost", "leases lost"),
+    ("unsettled", "not settled"),
+    ("left_delayed", "left for later"),
+)
+"""The counts of a report that are only told where they are not 0, and their words."""
+
+
 def _none_dead() -> Mapping[str, int]:
     return {}
 
@@ -82,6 +94,7 @@ class RunReport:
         snoozed: Came back later at their own wish.
         discarded: Acked as unwanted.
         dead: Dead letters by reason.
+        duplicates: Acked unrun, since their work was done before; see ``once``.
         put_back: Returned unrun or cancelled, without spending an attempt.
         lost: Leases that ended before their message was settled.
         unsettled: Settles that did not go through; those messages come back by themselves.
@@ -98,6 +111,7 @@ class RunReport:
     timeouts: int = 0
     snoozed: int = 0
     discarded: int = 0
+    duplicates: int = 0
     dead: Mapping[str, int] = field(default_factory=_none_dead)
     put_back: int = 0
     lost: int = 0
@@ -108,6 +122,14 @@ class RunReport:
     drained: bool = False
     left_delayed: int = 0
     estimated: bool = False
+
+    def __str__(self) -> str:
+        """For people: ``997 done, 4 retried, 3 dead (2 failed, 1 timeout)``."""
+        counts = ((int(getattr(self, name)), text) for name, text in _SAID)
+        parts = [f"{self.done:,} done", *(f"{count:,} {text}" for count, text in counts if count)]
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(self.dead.items()))
+        parts.append(f"{self.dead_count:,} dead" + (f" ({reasons})" if reasons else ""))
+        return ", ".join(parts)
 
     @property
     def dead_count(self) -> int:

@@ -6,8 +6,9 @@ import asyncio
 import logging
 import signal
 import threading
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from brokerwq._runtime.drain import Drained, DrainGoal
@@ -15,17 +16,23 @@ from brokerwq._runtime.engine import Engine
 from brokerwq._runtime.plan import Plan
 from brokerwq._runtime.route import Route
 from brokerwq.driver.protocol import QueueSpec
+from brokerwq.driver.spec import check_queue_name
 from brokerwq.durations import Seconds, seconds_of
-from brokerwq.errors import ConfigError
+from brokerwq.errors import BrokerwqError, ConfigError
 from brokerwq.events import Instrumentation
+from brokerwq.limits import MAX_SETTLE, MAX_SLOTS
 from brokerwq.reports import RunReport
 from brokerwq.telemetry import EventLog, fan_out
 from brokerwq.telemetry.logs import LOGGER
+from brokerwq.workers.options import check_count, check_flag
 
 if TYPE_CHECKING:
     from brokerwq.app import App
 
 _SIGNAL_BASE = 128
+_RUNNING: ContextVar[tuple[App, ...]] = ContextVar("brokerwq_running", default=())
+"""The apps whose workers run in this context."""
+_RELAY_SECONDS = 1.0
 
 
 class Runner:
@@ -52,6 +59,10 @@ class Runner:
         heartbeat: bool | None = None,
         log: bool = True,
     ) -> None:
+        check_count(slots, "slots", MAX_SLOTS)
+        for name, flag in (("heartbeat", heartbeat), ("log", log)):
+            if flag is not None:
+                check_flag(flag, name)
         settings = type(app.settings).load(
             slots=slots, grace=None if grace is None else seconds_of(grace, "grace")
         )
@@ -124,9 +135,11 @@ class Runner:
         Raises:
             DriverError: the broker refused for good.
         """
+        check_flag(include_delayed, "include_delayed")
+        _check_callable(progress)
         goal = DrainGoal(
             include_delayed=include_delayed,
-            settle=seconds_of(settle, "settle", floor=0.0),
+            settle=seconds_of(settle, "settle", floor=0.0, limit=MAX_SETTLE),
             progress=progress,
         )
         return await self._run(goal, handle_signals=handle_signals)
@@ -135,6 +148,12 @@ class Runner:
         if self._engine is not None:
             msg = "a Runner runs once; make another one"
             raise ConfigError(msg)
+        if self._app in _RUNNING.get():
+            msg = (
+                "a worker cannot run or drain its own app: it would wait for itself; "
+                "enqueue messages, or use another App"
+            )
+            raise ConfigError(msg)
         engine = self._engine = Engine(self._plan())
         if self._stop_code is not None:
             engine.lifecycle.ask_stop(self._stop_code)
@@ -142,8 +161,13 @@ class Runner:
         started = clock.now()
         with _signals(engine, handle=handle_signals) as received:
             try:
-                async with self._app.enter_lifespan() as state:
-                    drained = await engine.run(state=state, goal=goal)
+                async with self._app.enter_lifespan() as state, _relaying(self._app):
+                    # The slots take over what is set here, and nobody else.
+                    token = _RUNNING.set((*_RUNNING.get(), self._app))
+                    try:
+                        drained = await engine.run(state=state, goal=goal)
+                    finally:
+                        _RUNNING.reset(token)
             finally:
                 engine.lifecycle.enter("stopped")
                 await self._app.aclose()
@@ -168,10 +192,13 @@ class Runner:
     def _chosen(self, queues: Sequence[str]) -> list[tuple[QueueSpec, list[Route]]]:
         registry = self._app.registry
         known = {spec.name: spec for spec in registry.specs() if registry.routes(spec.name)}
+        for queue in queues:
+            check_queue_name(queue)
         names = list(dict.fromkeys(queues)) or list(known)
         for name in names:
             if name not in known:
-                msg = f"no worker is bound to queue {name!r}; known: {', '.join(known) or 'none'}"
+                found = ", ".join(known) or "none"
+                msg = f"no worker is bound to queue {name!r:.200}; known: {found}"
                 raise ConfigError(msg)
         if not names:
             msg = "the app has no workers: import the modules that define them first"
@@ -192,6 +219,7 @@ class Runner:
             timeouts=tally.timeouts,
             snoozed=tally.snoozed,
             discarded=tally.discarded,
+            duplicates=tally.duplicates,
             dead=dict(tally.dead),
             put_back=tally.put_back,
             lost=tally.lost,
@@ -205,11 +233,40 @@ class Runner:
         )
 
 
+def _check_callable(progress: object) -> None:
+    if progress is not None and not callable(progress):
+        msg = f"progress must be a function of a number, not {progress!r:.200}"
+        raise ConfigError(msg)
+
+
 def _instrumentation(given: Instrumentation | None, *, log: bool) -> Instrumentation | None:
     if not log:
         return given
     events = EventLog()
     return fan_out(events) if given is None else fan_out(given, events)
+
+
+@asynccontextmanager
+async def _relaying(app: App) -> AsyncGenerator[None]:
+    if app.store is None:
+        yield
+        return
+    # What waits already is on its queue before a drain looks whether that is empty.
+    with suppress(BrokerwqError):
+        await app.relay_outbox()
+    relaying = asyncio.create_task(_keep_relaying(app))
+    try:
+        yield
+    finally:
+        relaying.cancel()
+        await asyncio.gather(relaying, return_exceptions=True)
+
+
+async def _keep_relaying(app: App) -> None:
+    while True:
+        await app.clock.sleep(_RELAY_SECONDS)
+        with suppress(BrokerwqError):  # the jobs meet the same trouble, and report it
+            await app.relay_outbox()
 
 
 @contextmanager

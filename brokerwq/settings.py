@@ -7,8 +7,9 @@ is itself imported only when an app is built.
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal
 
@@ -26,6 +27,7 @@ DEFAULT_URL: Final = "sqlite:///brokerwq.db"
 _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\[\]:\s]+):([0-9]{1,5})")
 _MAX_PORT = 65535
+_ALIKE = 0.8
 
 
 def _number(value: object) -> object:
@@ -223,6 +225,23 @@ class Settings(BaseSettings):
         if name in self._in_code:
             return "code"
         return "environment" if name in self.model_fields_set else "default"
+
+
+def misspelt(variables: Iterable[str]) -> dict[str, str]:
+    """Environment variables that set nothing but look like a setting's, each with that one's.
+
+    Other names with our prefix are left alone: adapters, telemetry and tests have theirs.
+    """
+    names = {name.upper() for name in Settings.model_fields}
+    found: dict[str, str] = {}
+    for variable in variables:
+        upper = variable.upper()
+        name = upper.removeprefix(PREFIX)
+        if name == upper or name in names:
+            continue
+        for meant in difflib.get_close_matches(name, sorted(names), n=1, cutoff=_ALIKE):
+            found[variable] = PREFIX + meant
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

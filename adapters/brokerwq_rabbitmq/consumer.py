@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from brokerwq.clock import Clock
@@ -14,6 +15,7 @@ from brokerwq.message import DeadLetterNote, Message
 from brokerwq_rabbitmq import wire
 from brokerwq_rabbitmq.copies import Copier
 from brokerwq_rabbitmq.errors import closed, is_stray_cancellation, lease_lost
+from brokerwq_rabbitmq.frames import Settle
 from brokerwq_rabbitmq.intake import Intake, Source, by_lane
 from brokerwq_rabbitmq.lane import Held
 
@@ -82,7 +84,7 @@ class RabbitConsumer:
 
     def _delivery_of(self, held: Held, now: float) -> Delivery:
         read = held.read
-        receives = read.count + 1 if self._source.is_quorum else 1 + held.received.redelivered
+        receives = read.count + 1 if self._source.is_quorum else 1 + held.arrival.redelivered
         left = min(self._lease, held.arrived_at + self._intake.max_lease - now)
         return Delivery(
             message=read.message,
@@ -102,7 +104,7 @@ class RabbitConsumer:
 
     async def _ack(self, items: Sequence[_Item], _: _Answers) -> None:
         for lane, settled in by_lane([item.held for item in items]):
-            await lane.ack(settled)
+            lane.ack(settled)
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float, /) -> Results:
         """See ``Consumer.extend``. Asks the broker whether it still keeps the channel open."""
@@ -135,7 +137,7 @@ class RabbitConsumer:
             for item in items:
                 delay = waits[item.nth]
                 if delay == 0 and self._source.is_quorum:
-                    await item.held.lane.reject(item.held)
+                    item.held.lane.give_back([item.held], Settle.REJECT)
                     continue
                 message = item.delivery.message
                 spent = message.attempts + item.delivery.receives
@@ -155,7 +157,7 @@ class RabbitConsumer:
             for item in items:
                 delay, mark = waits[item.nth], marks[item.nth]
                 if delay == 0 and self._can_nack(item.delivery, mark):
-                    await item.held.lane.nack(item.held)
+                    item.held.lane.give_back([item.held], Settle.NACK)
                     continue
                 copies.append(_Copy(item, mark.on(item.delivery.message), delay))
             await self._move(copies, results)
@@ -199,7 +201,7 @@ class RabbitConsumer:
 
     async def _reject(self, items: Sequence[_Item], _: _Answers) -> None:
         for item in items:
-            await item.held.lane.reject(item.held)
+            item.held.lane.give_back([item.held], Settle.REJECT)
 
     @property
     def queue(self) -> str:
@@ -212,7 +214,13 @@ class RabbitConsumer:
         return self._intake.buffered
 
     async def aclose(self) -> None:
-        """See ``Consumer.aclose``."""
+        """See ``Consumer.aclose``.
+
+        What was never claimed is put back first: the end of a channel counts as a receive.
+        """
+        if not self._intake.is_closed and not self._intake.is_quiesced:
+            with suppress(DriverError):
+                await self.quiesce()
         await self._intake.aclose()
 
     def _sort(self, deliveries: Sequence[Delivery]) -> tuple[_Answers, list[_Item]]:
@@ -270,7 +278,7 @@ class RabbitConsumer:
                 done.append(copy.item.held)
         for lane, settled in by_lane(done):
             if lane.is_alive:
-                await lane.ack(settled)
+                lane.ack(settled)
 
     def _park(self, copy: _Copy) -> None:
         """Keep it unacked until it is due: without delay queues there is no other place.
@@ -286,9 +294,9 @@ class RabbitConsumer:
             except DriverError as exc:
                 answers = [exc]
             if answers[0] is None:
-                await held.lane.ack([held])
+                held.lane.ack([held])
             else:
-                await held.lane.reject(held)
+                held.lane.give_back([held], Settle.REJECT)
 
         def due() -> None:
             if held.lane.is_alive and not self._intake.is_closed:

@@ -44,8 +44,8 @@ class RabbitDriver:
     def __init__(self, settings: RabbitSettings, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
-        self._consuming = Link(settings, clock, role="consumer", packs_properties=True)
-        self._publishing = Link(settings, clock, role="publisher", packs_properties=False)
+        self._consuming = Link(settings, clock, role="consumer")
+        self._publishing = Link(settings, clock, role="publisher")
         self._control = Control(self._consuming, settings.rpc_timeout)
         self._copier = Copier(
             Publisher(self._publishing, settings), clock, settings.publish_timeout

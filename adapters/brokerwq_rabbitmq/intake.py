@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -72,6 +72,7 @@ class Intake:
         self._sets_timeout = True
         self._starved_since: float | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._questions: set[asyncio.Task[Any]] = set()
         self.consumer_timeout = settings.consumer_timeout
         self.is_quiesced = False
         self.is_closed = False
@@ -97,8 +98,8 @@ class Intake:
             await self._start()
 
     async def _start(self) -> None:
-        channel = await self._link.channel(confirms=False)
-        lane = Lane(channel, self._clock, self._on_arrival, self._on_end)
+        channel, transport = await self._link.channel_on_wire()
+        lane = Lane(channel, transport, self._clock, self._on_arrival, self._on_end)
         sets_timeout = self._sets_timeout and self._link.has_consumer_timeout
         self._failure = None
         self._lane = lane
@@ -249,7 +250,7 @@ class Intake:
     def _on_arrival(self, held: Held) -> None:
         if held.read.due and self._rest_of(held) > 0:
             _ = self.spawn(self._wait_on(held))
-        elif held.received.redelivered and not self._source.is_quorum:
+        elif held.arrival.redelivered and not self._source.is_quorum:
             _ = self.spawn(self._recount(held))
         else:
             self._admit(held)
@@ -286,8 +287,9 @@ class Intake:
             results: Results = await self._copier.send(self._source.name, [message], [delay])
         except DriverError:
             return False
-        if results[0] is None:
-            await held.lane.ack([held])
+        if results[0] is None and held.lane.is_alive:
+            with suppress(ConnectionError):
+                held.lane.ack([held])
         return results[0] is None
 
     def _on_end(self, lane: Lane, exc: BaseException | None) -> None:
@@ -307,13 +309,22 @@ class Intake:
         )
         self._stirred.set()
 
-    async def _asked(self, question: Awaitable[_T]) -> _T:
+    async def _asked(self, question: Coroutine[Any, Any, _T]) -> _T:
+        # Shielded: the client closes a channel when a question on it is cancelled.
+        asking = asyncio.get_running_loop().create_task(question)
+        self._questions.add(asking)
+        asking.add_done_callback(self._on_asked)
         try:
-            return await question
+            return await asyncio.shield(asking)
         except (Exception, asyncio.CancelledError) as exc:
             if isinstance(exc, asyncio.CancelledError) and not is_stray_cancellation(exc):
                 raise
             raise to_driver_error(exc, queue=self._source.name, place=self._link.place) from exc
+
+    def _on_asked(self, asking: asyncio.Task[Any]) -> None:
+        self._questions.discard(asking)
+        if not asking.cancelled():
+            asking.exception()  # for a caller that was cancelled meanwhile
 
     def error_of(self, exc: BaseException) -> DriverError:
         """``exc`` as one of ours."""

@@ -6,7 +6,7 @@ import asyncio
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from aiormq.abc import DeliveredMessage
 from aiormq.channel import Channel
@@ -16,11 +16,12 @@ from pamqp.common import FieldTable
 from brokerwq.clock import Clock
 from brokerwq_rabbitmq import wire
 from brokerwq_rabbitmq.errors import consumer_timeout_of, is_stray_cancellation
+from brokerwq_rabbitmq.frames import Arrival, Settle, Transport
 
 _CLOSE_SECONDS = 5.0
-# The client's write queue is never emptied again once its writer has died.
-_WRITE_SECONDS = 10.0
 _MAX_PREFETCH = 65535
+_FILL_SECONDS = 1.0
+_FILL_PAUSE = 0.005
 
 
 @dataclass(slots=True, eq=False)
@@ -29,21 +30,17 @@ class Held:
 
     Attributes:
         lane: Where it came from.
-        tag: Its delivery tag there.
+        arrival: What came.
         arrived_at: Clock reading when it came.
-        received: What came.
+        read: What it turned out to be.
         is_settled: Nothing more can be done with it.
     """
 
     lane: Lane
-    tag: int
+    arrival: Arrival
     arrived_at: float
-    received: wire.Received
+    read: wire.Read
     is_settled: bool = False
-    read: wire.Read = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.read = wire.read(self.received)
 
     @property
     def is_ours(self) -> bool:
@@ -56,6 +53,7 @@ class Lane:
 
     Args:
         channel: Its own, without confirms.
+        transport: The stream below it.
         clock: For arrival times.
         on_arrival: Called with each delivery.
         on_end: Called once when nothing more can arrive, with the reason.
@@ -64,11 +62,13 @@ class Lane:
     def __init__(
         self,
         channel: Channel,
+        transport: Transport,
         clock: Clock,
         on_arrival: Callable[[Held], None],
         on_end: Callable[[Lane, BaseException | None], None],
     ) -> None:
         self._channel = channel
+        self._transport = transport
         self._clock = clock
         self._on_arrival = on_arrival
         self._on_end = on_end
@@ -76,8 +76,6 @@ class Lane:
         self._queue = ""
         self.credit = 0
         self._timeout: float | None = None
-        # An ack of all tags up to one must not overtake a return of one among them.
-        self._writing = asyncio.Lock()
         self.held: dict[int, Held] = {}
         self.is_alive = True
         self.is_consuming = False
@@ -119,9 +117,11 @@ class Lane:
         arguments: FieldTable = (
             {} if self._timeout is None else {"x-consumer-timeout": int(self._timeout * 1000)}
         )
+        if self._transport.reader is not None:
+            self._transport.reader.consumers[tag] = self._on_delivery
         await self._channel.basic_consume(
             self._queue,
-            self._on_message,
+            _unheard,
             consumer_tag=tag,
             arguments=arguments,
             timeout=within,
@@ -134,47 +134,62 @@ class Lane:
     async def cancel(self, within: float) -> None:
         """Stop the flow; on return nothing more arrives. What is held stays held."""
         if self.is_alive and self.is_consuming:
+            await self._take_what_is_due(within)
             self.is_consuming = False
             for tag in self._tags:
                 await self._channel.basic_cancel(tag, timeout=within)
+            await self.ping(within)
 
-    async def ack(self, settled: Sequence[Held]) -> None:
-        """Ack; the run of what is held longest is one frame."""
-        async with self._writing, asyncio.timeout(_WRITE_SECONDS):
-            tags = {held.tag for held in settled if held.tag in self.held}
-            run = 0
-            for tag in list(self.held):
-                if tag not in tags:
-                    break
-                run = tag
-            single = sorted(tag for tag in tags if tag > run)
-            # The last one waits until it is written, and so the others are.
-            if run:
-                await self._channel.basic_ack(run, multiple=True, wait=not single)
-            for tag in single:
-                await self._channel.basic_ack(tag, wait=tag == single[-1])
-            for tag in tags:
-                self.held.pop(tag).is_settled = True
+    async def _take_what_is_due(self, within: float) -> None:
+        """Wait until as much is held as may be, or the queue has no more.
 
-    async def reject(self, held: Held) -> None:
-        """Return one, counted by the broker."""
-        async with self._writing, asyncio.timeout(_WRITE_SECONDS):
-            if self._take_out(held):
-                await self._channel.basic_reject(held.tag, requeue=True, wait=False)
+        A quorum queue that assigns a message to a consumer just as that one is cancelled
+        never sends it: it is held by nobody until the channel ends, which counts. Acks make
+        room for such assignments. What is published in this very moment can still be caught.
+        """
+        give_up_at = self._clock.now() + min(within, _FILL_SECONDS)
+        while len(self.held) < self.credit and self._clock.now() < give_up_at:
+            answer = await self._channel.queue_declare(self._queue, passive=True, timeout=within)
+            if not answer.message_count:
+                return
+            await self._clock.sleep(_FILL_PAUSE)
 
-    async def nack(self, held: Held) -> None:
-        """Return one; not counted from RabbitMQ 4.3 on."""
-        async with self._writing, asyncio.timeout(_WRITE_SECONDS):
-            if self._take_out(held):
-                await self._channel.basic_nack(held.tag, requeue=True, wait=False)
+    def ack(self, settled: Sequence[Held]) -> None:
+        """Ack; the run of what is held longest is one frame.
 
-    def _take_out(self, held: Held) -> bool:
-        held.is_settled = True
-        return self.held.pop(held.tag, None) is not None
+        Raises:
+            ConnectionError: the connection is closed.
+        """
+        tags = {held.arrival.tag for held in settled if held.arrival.tag in self.held}
+        run = 0
+        for tag in self.held:
+            if tag not in tags:
+                break
+            run = tag
+        number = self._channel.number
+        if run:
+            self._transport.settle(number, Settle.ACK_UP_TO, (run,))
+        single = sorted(tag for tag in tags if tag > run)
+        if single:
+            self._transport.settle(number, Settle.ACK, single)
+        for tag in tags:
+            self.held.pop(tag).is_settled = True
+
+    def give_back(self, settled: Sequence[Held], how: Settle) -> None:
+        """Return to the broker: ``REJECT`` counts, ``NACK`` does not from 4.3 on.
+
+        Raises:
+            ConnectionError: the connection is closed.
+        """
+        tags = [held.arrival.tag for held in settled if held.arrival.tag in self.held]
+        self._transport.settle(self._channel.number, how, tags)
+        for tag in tags:
+            self.held.pop(tag).is_settled = True
 
     async def aclose(self) -> None:
         """Close the channel; what is still held comes back. Acks that were written go first."""
         self.is_alive = False
+        self._forget()
         with suppress(Exception):
             async with asyncio.timeout(_CLOSE_SECONDS):
                 try:
@@ -183,30 +198,21 @@ class Lane:
                     if not is_stray_cancellation(exc):
                         raise
 
-    async def _on_message(self, message: DeliveredMessage) -> None:
-        delivery = message.delivery
-        if not isinstance(delivery, commands.Basic.Deliver) or not self.is_alive:
-            return
-        headers = message.header.properties.headers or {}
-        raw = headers.get("", b"")
-        held = Held(
-            lane=self,
-            tag=delivery.delivery_tag or 0,
-            arrived_at=self._clock.now(),
-            received=wire.Received(
-                raw=bytes(raw) if isinstance(raw, bytearray) else b"\0\0",
-                body=message.body,
-                redelivered=bool(delivery.redelivered),
-                exchange=delivery.exchange or "",
-                routing_key=delivery.routing_key or "",
-            ),
-        )
-        self.held[held.tag] = held
-        self._on_arrival(held)
+    def _forget(self) -> None:
+        if self._transport.reader is not None:
+            for tag in self._tags:
+                self._transport.reader.consumers.pop(tag, None)
+
+    def _on_delivery(self, arrival: Arrival) -> None:
+        if self.is_alive:
+            held = Held(self, arrival, self._clock.now(), wire.read(arrival))
+            self.held[arrival.tag] = held
+            self._on_arrival(held)
 
     def _on_closed(self, closing: asyncio.Future[object]) -> None:
         exc = None if closing.cancelled() else closing.exception()
         was_alive, self.is_alive = self.is_alive, False
+        self._forget()
         self.is_consuming = False
         self.learned_timeout = consumer_timeout_of(exc)
         if was_alive:
@@ -223,5 +229,9 @@ class Lane:
             for held in list(self.held.values()):
                 if now - held.arrived_at >= self._timeout - 1.0:
                     held.is_settled = True
-                    del self.held[held.tag]
+                    del self.held[held.arrival.tag]
         self._on_end(self, None)
+
+
+async def _unheard(_: DeliveredMessage) -> None:
+    """For the client library, which is never told of a delivery."""

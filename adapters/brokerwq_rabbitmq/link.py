@@ -64,16 +64,12 @@ class Link:
         settings: Where to.
         clock: For the age of what was last heard.
         role: What the broker's console shows behind the name.
-        packs_properties: Whether the properties of messages arrive unread.
     """
 
-    def __init__(
-        self, settings: RabbitSettings, clock: Clock, *, role: str, packs_properties: bool
-    ) -> None:
+    def __init__(self, settings: RabbitSettings, clock: Clock, *, role: str) -> None:
         self._settings = settings
         self._clock = clock
         self._role = role
-        self._packs_properties = packs_properties
         self._lock = asyncio.Lock()
         self._host = 0
         self._connection: _Connection | None = None
@@ -144,11 +140,7 @@ class Link:
     async def _connect_once(self) -> None:
         settings = self._settings
         host, port = settings.hosts[self._host]
-        transport = Transport(
-            context=settings.tls_context(),
-            packs_properties=self._packs_properties,
-            now=self._clock.now,
-        )
+        transport = Transport(settings.tls_context(), self._clock.now)
         token = _is_ours.set(True)
         try:
             connection = _Connection(
@@ -188,9 +180,17 @@ class Link:
         Raises:
             DriverError, ConfigError: as ``connect``.
         """
+        return (await self.channel_on_wire(confirms=confirms))[0]
+
+    async def channel_on_wire(self, *, confirms: bool = False) -> tuple[Channel, Transport]:
+        """``channel``, and the stream below it.
+
+        Raises:
+            DriverError, ConfigError: as ``connect``.
+        """
         await self.connect()
-        connection = self._connection
-        if connection is None:
+        connection, transport = self._connection, self._transport
+        if connection is None or transport is None:
             raise closed("driver")
         token = _is_ours.set(True)
         try:
@@ -206,7 +206,7 @@ class Link:
         finally:
             _is_ours.reset(token)
         assert isinstance(channel, Channel)  # noqa: S101  -- the library's annotation is wider
-        return channel
+        return channel, transport
 
     def give_up(self) -> None:
         """Treat the connection as lost, for nobody answers; the next call makes another."""

@@ -18,6 +18,7 @@ from brokerwq import envelope
 from brokerwq.driver import Mark
 from brokerwq.errors import DriverError, MessageRefusedError, MessageTooLargeError
 from brokerwq.message import DeadLetterNote, Message, new_message_id
+from brokerwq_rabbitmq.frames import Arrival
 from brokerwq_rabbitmq.table import (
     MAX_SHORT_BYTES,
     OCTET,
@@ -54,25 +55,6 @@ _FRAME_OVERHEAD: Final = 64
 
 
 @dataclass(slots=True)
-class Received:
-    """One delivery as it came in.
-
-    Attributes:
-        raw: Its properties, unread.
-        body: Its body.
-        redelivered: Whether the broker handed it out before.
-        exchange: Where it was published.
-        routing_key: With which key.
-    """
-
-    raw: bytes
-    body: bytes
-    redelivered: bool
-    exchange: str
-    routing_key: str
-
-
-@dataclass(slots=True)
 class Read:
     """What a delivery turned out to be.
 
@@ -99,15 +81,15 @@ class NativeRaw(dict[str, object]):
         self.native = native
 
 
-def read(received: Received) -> Read:
+def read(arrival: Arrival) -> Read:
     """Decode a delivery; never raises."""
     try:
-        native = decode_properties(received.raw)
+        native = decode_properties(arrival.properties)
         defect = ""
     except (ValueError, IndexError) as exc:
         native = Properties()
         defect = f"AMQP properties: {exc}"
-    count = _delivery_count(native) if received.redelivered else 0
+    count = _delivery_count(native) if arrival.redelivered else 0
     is_foreign = envelope.V not in native.headers
     headers = _text_headers(native)
     kept: Mapping[str, object] = {}
@@ -123,9 +105,9 @@ def read(received: Received) -> Read:
             and (name != envelope.TYPE or not is_foreign)
         ):
             headers[name] = native.text(place)
-    message, unread = envelope.decode(headers, received.body)
+    message, unread = envelope.decode(headers, arrival.body)
     if is_foreign:
-        message = replace(message, raw=_raw(native, received, kept))
+        message = replace(message, raw=_raw(native, arrival, kept))
     due, late = _due(headers.get(DUE))
     return Read(message, ", ".join(filter(None, (defect, unread, late))), count, due)
 
@@ -169,7 +151,7 @@ def _foreign_state(native: Properties, headers: dict[str, str]) -> Mapping[str, 
 def _text_object(text: str) -> dict[str, object]:
     try:
         found: object = json.loads(text) if text else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return cast("dict[str, object]", found) if isinstance(found, dict) else {}
 
@@ -182,16 +164,16 @@ def _due(text: str | None) -> tuple[int, str]:
     return 0, f"{DUE}={text!r:.50}"
 
 
-def _raw(native: Properties, received: Received, kept: Mapping[str, object]) -> NativeRaw:
+def _raw(native: Properties, arrival: Arrival, kept: Mapping[str, object]) -> NativeRaw:
     headers = {
         name: _value_or_bytes(value)
         for name, value in native.headers.items()
         if not (name == FOREIGN and kept)
     }
     found = NativeRaw(native)
-    found["exchange"] = received.exchange
-    found["routing_key"] = received.routing_key
-    found["redelivered"] = received.redelivered
+    found["exchange"] = arrival.exchange
+    found["routing_key"] = arrival.routing_key
+    found["redelivered"] = arrival.redelivered
     found["headers"] = headers
     for name, kind in PROPERTIES:
         data = native.values.get(name)

@@ -78,6 +78,14 @@ STEPS: Final[Sequence[Sequence[str]]] = (
 """What leads from each version to the next; entry 0 makes a new database."""
 
 
+# In one statement: between two, another process may have made the database, and half of what
+# is read would be from before, as if its tables were a stranger's.
+_WHOSE = """
+    SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master)
+    FROM pragma_application_id, pragma_user_version
+"""
+
+
 def version_of(connection: sqlite3.Connection, path: str) -> int:
     """The schema version of the database; 0 if it is new and empty.
 
@@ -86,11 +94,9 @@ def version_of(connection: sqlite3.Connection, path: str) -> int:
     Raises:
         ProtocolError: it belongs to another application.
     """
-    owner = _pragma(connection, "application_id")
-    version = _pragma(connection, "user_version")
+    owner, version, tables = connection.execute(_WHOSE).fetchone()
     if owner == APPLICATION_ID:
-        return version
-    tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        return int(version)
     if owner or version or tables:
         msg = f"{path} is the database of another application; brokerwq needs one of its own"
         raise ProtocolError(msg)
@@ -129,8 +135,3 @@ def _known(version: int, path: str, newest: int) -> int:
         )
         raise ProtocolError(msg)
     return version
-
-
-def _pragma(connection: sqlite3.Connection, name: str) -> int:
-    value: int = connection.execute(f"PRAGMA {name}").fetchone()[0]
-    return value

@@ -88,7 +88,8 @@ def _path_of(url: str) -> str:
 
 def _explain(exc: ValidationError) -> str:
     return "; ".join(
-        f"{name} (option, or {_ENV_PREFIX}{name.upper()}): {error['msg']}"
+        f"{name} (option, or {_ENV_PREFIX}{name.upper()}) is {error['input']!r:.100}: "
+        f"{error['msg']}"
         for error in exc.errors()
         for name in [".".join(map(str, error["loc"]))]
     )

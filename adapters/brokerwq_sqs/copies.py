@@ -21,12 +21,11 @@ _TRACE = "AWSTraceHeader"
 def unstarted(received: Received) -> Mark:
     """The mark of a message that nobody has begun: this receive does not count."""
     message = received.message
-    return Mark(
+    return replace(
+        Mark.of(message),
         attempts=message.attempts + received.receives - 1,
-        suspect=message.suspect,
-        unknown_since=message.unknown_since,
-        not_before=message.not_before,
-        snoozed=message.snoozed,
+        # The copy's receives start anew, so the suspicion must be written on it.
+        suspect=message.suspect or received.receives > 1,
     )
 
 

@@ -24,7 +24,7 @@ class Connection:
     """Holds the driver of one runner.
 
     Args:
-        build: Makes the driver.
+        driver: Not yet open.
         bridge: To the loop it shall live on.
         clock: For pauses and bounds.
         lifecycle: Told of trouble; asked whether to stop waiting.
@@ -34,7 +34,7 @@ class Connection:
 
     def __init__(
         self,
-        build: Callable[[], Driver],
+        driver: Driver,
         bridge: Bridge,
         *,
         clock: Clock,
@@ -42,7 +42,7 @@ class Connection:
         reconnect_cap: float,
         emit: Callable[[Event], object] | None,
     ) -> None:
-        self.driver = build()
+        self.driver = driver
         self._bridge = bridge
         self._clock = clock
         self._lifecycle = lifecycle
@@ -148,11 +148,9 @@ class Connection:
             await asyncio.wait({stop})
 
     def _recovered(self) -> None:
-        if self._pauses.has_failed:
-            self._pauses.reset()
-            self._lifecycle.clear(_KEY)
-            if self._emit is not None:
-                self._emit(BrokerReached(queue=""))
+        self._pauses.reset()
+        if self._lifecycle.clear(_KEY) and self._emit is not None:
+            self._emit(BrokerReached(queue=""))
 
 
 def _described(difference: Difference) -> str:

@@ -59,26 +59,21 @@ class Dispatcher:
         route = lane.route_of(message.type)
         now = self._shared.clock.utcnow()
         if delivery.defect:
-            verdict: Verdict | None = lane.judge.undecodable(
-                delivery, f"unreadable envelope: {delivery.defect}", now
-            )
-        elif route is None:
-            verdict = lane.judge.unknown_type(delivery, now)
-        else:
-            max_attempts = route.retry.max_attempts
-            verdict = lane.judge.before_start(delivery, max_attempts=max_attempts, now=now)
+            problem = f"unreadable envelope: {delivery.defect}"
+            self._end(lane, held, lane.judge.undecodable(delivery, problem, now))
+            return
+        if route is None:
+            self._end(lane, held, lane.judge.unknown_type(delivery, now))
+            return
+        max_attempts = route.retry.max_attempts
+        verdict = lane.judge.before_start(delivery, max_attempts=max_attempts, now=now)
         if verdict is None and message.id in self._ids:
             verdict = lane.judge.not_started(delivery, _TWIN_PAUSE, now=now)
-        if verdict is not None or route is None:
-            self._end(lane, held, verdict or lane.judge.not_started(delivery, 0.0, now=now))
-        elif is_crash_suspect(delivery, route.retry.max_attempts):
+        if verdict is not None:
+            self._end(lane, held, verdict)
+        elif is_crash_suspect(delivery, max_attempts):
             self._suspect(lane, held, route)
-        else:
-            self.start(lane, route, held)
-
-    def start(self, lane: Lane, route: Route, held: Held) -> None:
-        """Give ``held`` to the slots, or to the batch that is being collected."""
-        if lane.buffer is not None:
+        elif lane.buffer is not None:
             self._remember(held)
             lane.buffer.add(held)
         else:
@@ -132,12 +127,13 @@ class Dispatcher:
             self._finish(held, Verdict("release", "lost"))
         if not work.helds:
             return
-        if self._shared.instrumentation is not None and self._shared.detailed:
-            self._announce(work, self._shared.instrumentation.emit)
-        for ended in await execute(self._shared, work):
+        for ended in await execute(self._shared, work, self._announce):
             self._finish(ended.held, self._verdict(ended, work), ended)
 
-    def _announce(self, work: Work, emit: Callable[[JobStarted], object]) -> None:
+    def _announce(self, work: Work) -> None:
+        if self._shared.instrumentation is None or not self._shared.detailed:
+            return
+        emit = self._shared.instrumentation.emit
         for held in work.helds:
             message = held.delivery.message
             attempt = held.delivery.attempt
@@ -153,6 +149,8 @@ class Dispatcher:
         now = self._shared.clock.utcnow()
         if ended.undecodable:
             return judge.undecodable(delivery, ended.undecodable, now)
+        if ended.skip is not None:
+            return judge.skipped(delivery, ended.skip, now)
         if work.cause == "lost":
             return Verdict("release", "lost")
         if ended.cancelled:

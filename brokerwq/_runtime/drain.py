@@ -16,6 +16,8 @@ from brokerwq.events import Event, QueueInspected
 
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.5
+_PAUSE_PER_LOOK = 20.0
+"""Times as long as a look took; at a million messages one takes a good while."""
 _SURE_AGAIN_AFTER = 1.0
 
 
@@ -85,16 +87,21 @@ class Drain:
     async def run(self) -> Drained:
         """Return once nothing is left that a drain waits for."""
         pause = _FIRST_PAUSE
+        finished = -1
         empty_since: float | None = None
         while True:
             lanes = list(self._lanes())
+            started = self._clock.now()
             looks = await self._find_nothing(lanes)
+            now = self._clock.now()
             if looks is None:
                 empty_since = None
-                await self._clock.sleep(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE)
+                # What was just finished may have been the last; but looking must stay cheap.
+                has_moved, finished = self._slots.finished != finished, self._slots.finished
+                pause = _FIRST_PAUSE if has_moved else min(pause * 2, _LONGEST_PAUSE)
+                least = min((now - started) * _PAUSE_PER_LOOK, _LONGEST_PAUSE)
+                await self._clock.sleep(max(pause, least))
                 continue
-            now = self._clock.now()
             empty_since = now if empty_since is None else empty_since
             estimated = any(_is_estimate(stats) for stats in looks)
             if estimated and now - empty_since < self._goal.settle:

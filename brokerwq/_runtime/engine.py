@@ -18,6 +18,7 @@ from brokerwq._runtime.connection import Connection
 from brokerwq._runtime.dispatcher import Dispatcher
 from brokerwq._runtime.drain import Drain, Drained, DrainGoal
 from brokerwq._runtime.execution import Shared
+from brokerwq._runtime.guard_watch import GuardWatch
 from brokerwq._runtime.intake import Intake
 from brokerwq._runtime.isolation import Isolation
 from brokerwq._runtime.lane import Lane
@@ -30,6 +31,7 @@ from brokerwq._runtime.tally import Tally
 from brokerwq._runtime.watchdog import Watchdog
 from brokerwq.clock import SystemClock, move_on_after
 from brokerwq.driver.capabilities import UncountedReturn
+from brokerwq.errors import BrokerwqError
 
 _CANCEL_PATIENCE = 5.0
 _FORCED_PATIENCE = 1.0
@@ -56,9 +58,10 @@ class Engine:
             DriverError: the broker refused for good, at start or later.
         """
         plan = self._plan
+        driver = plan.build()  # before there is a thread to end, should it fail
         bridge: Bridge = ThreadBridge() if isinstance(plan.clock, SystemClock) else InlineBridge()
         connection = Connection(
-            plan.build,
+            driver,
             bridge,
             clock=plan.clock,
             lifecycle=self.lifecycle,
@@ -80,12 +83,20 @@ class Engine:
         self, connection: Connection, bridge: Bridge, state: Any, goal: DrainGoal | None
     ) -> Drained | None:
         plan = self._plan
+        guards = GuardWatch(
+            [route.guard for _, routes in plan.queues for route in routes if route.guard],
+            clock=plan.clock,
+            lifecycle=self.lifecycle,
+            reconnect_cap=plan.reconnect_cap,
+            emit=self._emit,
+        )
         shared = Shared(
             clock=plan.clock,
             bridge=bridge,
             threads=anyio.CapacityLimiter(plan.slots),
             send_children=plan.send_children,
             request_exit=self.lifecycle.ask_stop,
+            store_failed=guards.failed,
             instrumentation=plan.instrumentation,
             detailed=plan.detailed,
             state=state,
@@ -122,12 +133,13 @@ class Engine:
             bridge,
             dispatcher,
             lifecycle=self.lifecycle,
+            store_up=guards.up,
             lanes=self._lanes,
             start_intake=lambda lane: intakes.start(intake.run(lane)),
         )
         isolation.opener = opener
         isolation.start = intakes.start
-        parts = _Parts(shared, slots, dispatcher, isolation, opener, intakes)
+        parts = _Parts(shared, slots, dispatcher, isolation, opener, intakes, guards)
         drain: Drain | None = None
         if goal is not None:
             drain = Drain(
@@ -143,6 +155,7 @@ class Engine:
         watchdog = Watchdog(plan.clock, slots, self._emit)
         drained: Drained | None = None
         try:
+            guards.start()
             await opener.open_all()
             self.lifecycle.enter("ready")
             watchdog.start()
@@ -177,6 +190,7 @@ class Engine:
         slots, dispatcher, opener = parts.slots, parts.dispatcher, parts.opener
         self.lifecycle.enter("draining")
         parts.shared.stopping = True
+        await parts.guards.aclose()
         lanes = list(self._lanes.values())
         for lane in lanes:
             lane.quiesced.set()
@@ -190,10 +204,10 @@ class Engine:
             patience = _FORCED_PATIENCE if forced else _CANCEL_PATIENCE
             forced = await self._within(patience, slots.rest(), forced=forced) or forced
         parts.shared.aborting = True
-        await parts.isolation.aclose()
         flush_patience = _FORCED_FLUSH_PATIENCE if forced else _FLUSH_PATIENCE
         await self._within(flush_patience, quiescing, forced=forced)
         await parts.intakes.aclose()
+        parts.isolation.put_back()
         self._return_the_stuck(slots, dispatcher)
         flushes = [lane.settler.flush() for lane in lanes]
         await self._within(flush_patience, _all(flushes), forced=forced)
@@ -233,6 +247,7 @@ class _Parts:
     isolation: Isolation
     opener: Opener
     intakes: _Supervised
+    guards: GuardWatch
 
 
 class _Supervised:
@@ -240,6 +255,7 @@ class _Supervised:
 
     def __init__(self, failed: Callable[[BaseException], object]) -> None:
         self._failed = failed
+        self._closing = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -250,10 +266,15 @@ class _Supervised:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled():
+            if not self._closing:
+                msg = "a worker cancelled tasks of the event loop that are not its own"
+                self._failed(BrokerwqError(msg))
+        elif (error := task.exception()) is not None:
             self._failed(error)
 
     async def aclose(self) -> None:
+        self._closing = True
         ending = list(self._tasks)
         for task in ending:
             task.cancel()

@@ -1,20 +1,26 @@
-"""Running a handler: decoding, time limit, threads, cancellation, and what came of it."""
+"""Running a handler: decoding, time limit, threads, cancellation, and its children."""
 
 from __future__ import annotations
 
-import asyncio
 import inspect
+import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context, copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, cast
 
 import anyio
 import anyio.from_thread
 import anyio.to_thread
 
+from brokerwq._runtime import guarding
+from brokerwq._runtime.answers import error_behind, outcome_of_error, outcomes_of_batch
 from brokerwq._runtime.bridge import Bridge
+from brokerwq._runtime.cancellation import uncancel
+from brokerwq._runtime.children import send_children
+from brokerwq._runtime.forks import end_if_forked
+from brokerwq._runtime.guard import Admission, Skip
 from brokerwq._runtime.leases import Held
 from brokerwq._runtime.route import Route
 from brokerwq.clock import Clock
@@ -22,7 +28,7 @@ from brokerwq.errors import EnvelopeError
 from brokerwq.events import Instrumentation
 from brokerwq.job import Child, Job, Lease
 from brokerwq.middleware import compose
-from brokerwq.outcomes import Done, Outcome, Retry, without_lone_groups
+from brokerwq.outcomes import Done, Outcome, Retry
 
 Cause: TypeAlias = Literal["", "timeout", "lost", "stop"]
 
@@ -41,7 +47,7 @@ class Work:
     scope: anyio.CancelScope | None = None
     context: Context | None = None
     cause: Cause = ""
-    _lost: int = 0
+    _lost: set[Held] = field(default_factory=set[Held])
 
     def cancel(self, cause: Cause) -> None:
         """End the handler, for the first cause given."""
@@ -50,10 +56,10 @@ class Work:
         if self.scope is not None:
             self.scope.cancel()
 
-    def lose(self, _held: Held) -> None:
-        """One lease is lost: the handler is ended once none is left."""
-        self._lost += 1
-        if self._lost == len(self.helds):
+    def lose(self, held: Held) -> None:
+        """The lease on ``held`` is lost: the handler is ended once none is left."""
+        self._lost.add(held)
+        if len(self._lost) == len(self.helds):
             self.cancel("lost")
 
 
@@ -69,6 +75,7 @@ class Ended:
         undecodable: Why the body could not be read; the handler was then not called.
         seconds: Time in the handler.
         cancelled: The runner's stop ended the handler.
+        skip: What its guard wants instead.
     """
 
     held: Held
@@ -78,6 +85,7 @@ class Ended:
     undecodable: str = ""
     seconds: float = 0.0
     cancelled: bool = False
+    skip: Skip | None = None
 
 
 @dataclass(slots=True)
@@ -90,6 +98,7 @@ class Shared:
         threads: How many plain functions may run at once.
         send_children: Sends what a job enqueued, before it is acked.
         request_exit: A handler asked for the process to end, with this code.
+        store_failed: Told that a guard's store failed; answers when to try again, in seconds.
         instrumentation: Put around each handler.
         detailed: Whether even the start and the success of each job are told.
         stopping: The runner stops.
@@ -102,6 +111,7 @@ class Shared:
     threads: anyio.CapacityLimiter
     send_children: Callable[[Sequence[Child]], Awaitable[None]]
     request_exit: Callable[[int], object]
+    store_failed: Callable[[BaseException], float]
     instrumentation: Instrumentation | None = None
     detailed: bool = False
     stopping: bool = False
@@ -137,8 +147,11 @@ class _Port:
         return anyio.from_thread.run(call)
 
 
-async def execute(shared: Shared, work: Work) -> list[Ended]:
-    """Run the handler on ``work`` and say how each of its messages came out."""
+async def execute(shared: Shared, work: Work, started: Callable[[Work], object]) -> list[Ended]:
+    """Run the handler on ``work`` and say how each of its messages came out.
+
+    ``started`` is called just before the handler is, if it is.
+    """
     route, clock = work.route, shared.clock
     deadline = None if route.timeout is None else clock.now() + route.timeout
     endeds: list[Ended] = []
@@ -154,10 +167,21 @@ async def execute(shared: Shared, work: Work) -> list[Ended]:
         jobs.append(job)
         payloads.append(payload)
         running.append(held)
-    if running:
-        work.helds = running
-        endeds += await _run(shared, work, jobs, payloads, deadline)
-    return endeds
+    if not running:
+        return endeds
+    work.helds = running
+    admission: Admission | None = None
+    if route.guard is not None:
+        admitted = await guarding.admit(
+            route.guard, running[0], jobs[0], payloads[0], shared.store_failed
+        )
+        if isinstance(admitted, Exception):
+            return [Ended(running[0], Retry(), error=admitted)]
+        if isinstance(admitted, Skip):
+            return [Ended(running[0], Done(), skip=admitted)]
+        admission = admitted
+    started(work)
+    return endeds + await _run(shared, work, jobs, payloads, deadline, admission=admission)
 
 
 def _job(shared: Shared, route: Route, held: Held, deadline: float | None) -> Job:
@@ -188,15 +212,35 @@ async def _run(
     jobs: list[Job],
     payloads: list[object],
     deadline: float | None,
+    *,
+    admission: Admission | None,
 ) -> list[Ended]:
     started = shared.clock.now()
-    answer, error, finished = await _run_in_scope(shared, work, jobs, payloads, deadline)
+    async with guarding.given_up_on_abort(admission):
+        answer, error, finished = await _run_in_scope(shared, work, jobs, payloads, deadline)
     if finished:
         work.cause = ""  # done is done, though it was told to stop just then
     seconds = shared.clock.now() - started
     outcomes = _outcomes(shared, work, answer, error, finished=finished)
-    if any(isinstance(outcome, Done) for outcome in outcomes):
-        outcomes, error = await _send_children(shared, work, jobs, outcomes, error)
+    keeps_children = admission is not None and admission.takes_children
+    if not keeps_children and any(isinstance(outcome, Done) for outcome in outcomes):
+        outcomes, error = await send_children(
+            shared.send_children,
+            work.context,
+            jobs,
+            outcomes,
+            error,
+            is_aborting=lambda: shared.aborting,
+        )
+    skip: Skip | None = None
+    if admission is not None:
+        is_counted = work.cause not in ("lost", "stop")
+        attempt = guarding.Attempt(jobs[0], work.route.retry, is_counted)
+        concluded = await guarding.conclude(
+            admission, attempt, outcomes[0], answer, shared.store_failed
+        )
+        outcomes, skip = [concluded.outcome], concluded.skip
+        error = concluded.error or error
     label = "timeout" if work.cause == "timeout" else "failed"
     cancelled = work.cause == "stop" and not isinstance(error, Outcome)
     return [
@@ -204,9 +248,10 @@ async def _run(
             held,
             outcome,
             label,
-            _error_behind(outcome, error),
+            error_behind(outcome, error),
             seconds=seconds,
             cancelled=cancelled,
+            skip=skip,
         )
         for held, outcome in zip(work.helds, outcomes, strict=True)
     ]
@@ -233,14 +278,17 @@ async def _run_in_scope(
     answer: object = None
     error: BaseException | None = None
     finished = False
+    pid = os.getpid()
     try:
         with scope:
             answer = await _call(shared, work, jobs, payloads)
             finished = True
+        end_if_forked(pid)
     except BaseException as raised:
+        end_if_forked(pid)
         if shared.aborting:
             raise
-        _uncancel()
+        uncancel()
         error = raised
     finally:
         if timer is not None:
@@ -277,6 +325,8 @@ async def _invoke(shared: Shared, route: Route, job: Any, payload: Any) -> objec
     if route.is_async:
         return cast("object", await route.call(job, payload))
 
+    pid = os.getpid()
+
     def call() -> tuple[object, BaseException | None]:
         # Handed over as a value: asyncio closes a coroutine into which it throws a
         # GeneratorExit, and a future refuses a StopIteration.
@@ -284,6 +334,8 @@ async def _invoke(shared: Shared, route: Route, job: Any, payload: Any) -> objec
             return route.call(job, payload), None
         except BaseException as raised:  # noqa: BLE001 -- raised again in the slot
             return None, raised
+        finally:
+            end_if_forked(pid)
 
     # Never abandoned: a thread cannot be stopped, so its slot stays taken until it returns.
     answer, error = await anyio.to_thread.run_sync(call, limiter=shared.threads)
@@ -298,101 +350,9 @@ def _outcomes(
 ) -> list[Outcome]:
     count = len(work.helds)
     if error is not None:
-        return [_outcome_of_error(shared, work.route, error)] * count
+        return [outcome_of_error(work.route.retry, error, shared.request_exit)] * count
     if not finished:
         return [Retry()] * count
     if not work.route.batch or answer is None:
         return [Done()] * count
-    return _batch_answer(answer, count)
-
-
-def _batch_answer(answer: object, count: int) -> list[Outcome]:
-    entries = _entries(answer)
-    if entries is None or len(entries) != count:
-        found = f"{len(entries)} outcomes" if entries is not None else _shown(answer)
-        return [Retry(reason=f"the batch handler answered {found} for {count} messages")] * count
-    return [_batch_entry(entry) for entry in entries]
-
-
-def _entries(answer: object) -> list[object] | None:
-    with suppress(Exception):  # a sequence of the user's own may raise anything
-        if isinstance(answer, Sequence):
-            return list(cast("Sequence[object]", answer))
-    return None
-
-
-def _batch_entry(entry: object) -> Outcome:
-    if entry is None or entry is Done:
-        return Done()
-    if isinstance(entry, Outcome):
-        return entry
-    if entry is Retry:
-        return Retry()
-    return Retry(reason=f"the batch handler answered {_shown(entry)} for this message")
-
-
-def _shown(answer: object) -> str:
-    try:
-        return f"{answer!r:.100}"
-    except Exception:  # noqa: BLE001 -- a user's __repr__ may raise anything
-        return f"a {type(answer).__qualname__}"
-
-
-def _outcome_of_error(shared: Shared, route: Route, error: BaseException) -> Outcome:
-    inner = without_lone_groups(error)
-    if isinstance(inner, Outcome):
-        return inner
-    if isinstance(inner, SystemExit):
-        shared.request_exit(inner.code if isinstance(inner.code, int) else int(bool(inner.code)))
-    elif isinstance(inner, KeyboardInterrupt):
-        shared.request_exit(130)
-    try:
-        outcome = cast("object", route.retry.outcome_of(inner))
-    except Exception:  # noqa: BLE001 -- a user's rule that fails decides nothing
-        return Retry()
-    return outcome if isinstance(outcome, Outcome) else Retry()
-
-
-def _error_behind(outcome: Outcome, error: BaseException | None) -> BaseException | None:
-    if error is None or isinstance(error, Outcome):
-        cause = outcome.__cause__
-        return cause if isinstance(cause, BaseException) else None
-    return error
-
-
-async def _send_children(
-    shared: Shared,
-    work: Work,
-    jobs: list[Job],
-    outcomes: list[Outcome],
-    error: BaseException | None,
-) -> tuple[list[Outcome], BaseException | None]:
-    results = list(outcomes)
-    for n, (job, outcome) in enumerate(zip(jobs, outcomes, strict=True)):
-        children = job.take_children()
-        if not children or not isinstance(outcome, Done):
-            continue
-        try:
-            await _in_context(work.context, shared.send_children(children))
-        except Exception as failure:  # noqa: BLE001 -- any: the job must then run again
-            results[n], error = Retry(), failure
-    return results, error
-
-
-async def _in_context(context: Context | None, sending: Awaitable[None]) -> None:
-    # The handler has ended; what it asked for is still its own in a trace.
-    if context is None:
-        await sending
-        return
-
-    async def send() -> None:
-        await sending
-
-    await asyncio.create_task(send(), context=context)
-
-
-def _uncancel() -> None:
-    """A handler that cancelled its own task has only failed itself."""
-    task = asyncio.current_task()
-    while task is not None and task.cancelling():
-        task.uncancel()
+    return outcomes_of_batch(answer, count)

@@ -23,7 +23,6 @@ from brokerwq.events import BrokerReached, BrokerUnreachable, Event, MessagesCla
 
 POLL_SECONDS = 10.0
 """Longest wait of one claim; whoever waits is woken earlier by a message."""
-_HANGING_SECONDS = 30.0
 
 _FATAL = (QueueMismatchError, UnsupportedError)
 
@@ -67,9 +66,9 @@ class Intake:
         """Claim for ``lane`` until it is quiesced."""
         pauses = Pauses(self._reconnect_cap)
         while not lane.quiesced.is_set():
-            await lane.gate.wait()
+            await lane.wait_until_open()
             await self._slots.wait_until_free(lane.limited)
-            if lane.quiesced.is_set() or not lane.gate.is_set():
+            if lane.quiesced.is_set() or not lane.is_open:
                 self._slots.freed()  # the room that woke this lane is for another one
                 continue
             try:
@@ -104,14 +103,8 @@ class Intake:
         slots.reserved += reserved
         try:
             slots.freed()  # another lane may want the rest
-            capabilities = lane.keeper.capabilities
-            wait = min(capabilities.max_wait, longest)
-            helds: list[Held] | None = None
-            with move_on_after(self._clock, wait + _HANGING_SECONDS):
-                helds = await self._ask(lane, wanted, wait)
-            if helds is None:
-                msg = f"claim: no answer within {wait + _HANGING_SECONDS:g} seconds"
-                raise TransientError(msg)
+            wait = min(lane.keeper.capabilities.max_wait, longest)
+            helds = await self._ask(lane, wanted, wait)
             slots.reserved -= reserved
             reserved = 0
             lane.was_empty = not helds
@@ -152,9 +145,7 @@ class Intake:
             await self._lifecycle.stop_asked.wait()
 
     def _recovered(self, lane: Lane, pauses: Pauses) -> None:
-        if not pauses.has_failed:
-            return
         pauses.reset()
-        self._lifecycle.clear(f"claim {lane.queue}")
-        if self._emit is not None:
+        # Asked of the lifecycle: the trouble may have been met by the lane before this one.
+        if self._lifecycle.clear(f"claim {lane.queue}") and self._emit is not None:
             self._emit(BrokerReached(queue=lane.queue))

@@ -8,7 +8,7 @@ only the culprit can die.
 
 from __future__ import annotations
 
-import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
@@ -19,8 +19,13 @@ from brokerwq._runtime.opener import Opener
 from brokerwq._runtime.route import Route
 from brokerwq._runtime.slots import Slots
 from brokerwq._runtime.verdict import is_crash_suspect
+from brokerwq.driver.capabilities import UncountedReturn
 from brokerwq.errors import DriverError
 from brokerwq.events import CrashSuspectIsolated, Instrumentation
+
+_LATER = 1.0
+_MOST_DEFERRALS = 10
+_MOST_REMEMBERED = 1000
 
 
 class Isolation:
@@ -47,26 +52,52 @@ class Isolation:
         self.slots: Slots
         self.opener: Opener
         self.claim_one: Callable[[Lane], Awaitable[list[Held]]]
-        self.start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+        self.start: Callable[[Coroutine[Any, Any, None]], object]
         self._lanes = lanes
         self._instrumentation = instrumentation
-        self._task: asyncio.Task[None] | None = None
         self._suspect: tuple[Lane, Held, Route] | None = None
+        self._deferrals: Counter[str] = Counter()
 
     def begin(self, lane: Lane, held: Held, route: Route) -> None:
         """Isolate ``held``: the first of a claim; those after it are put back."""
+        if self._is_in_danger(lane, held):
+            self.dispatcher.put_back(lane, held, _LATER)
+            return
         self.dispatcher.is_isolating = True
         for other in self._lanes():
             other.gate.clear()
         self.dispatcher.put_back_unstarted(self.slots.take_unstarted())
         self._suspect = lane, held, route
-        self._task = self.start(self._run(lane))
+        self.start(self._run(lane))
 
-    async def aclose(self) -> None:
-        """Stop isolating; a suspect that has not begun keeps its last attempt."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+    def _is_in_danger(self, lane: Lane, held: Held) -> bool:
+        """Whether ``held`` had better not be in our hands until what runs now has ended.
+
+        Something among it that was received before could be the culprit, at an attempt that
+        is not its last one; if it strikes, whatever is held here has lost its own last attempt.
+        But ordinary retries look the same, and must not keep a suspect waiting for ever.
+        """
+        id_ = held.delivery.message.id
+        dangerous = any(
+            other.delivery.receives > 1 or other.delivery.message.suspect
+            for work in self.slots.running
+            for other in work.helds
+        )
+        returns = lane.keeper.capabilities.uncounted_return
+        if (
+            not dangerous
+            or returns is UncountedReturn.COUNTED
+            or self._deferrals[id_] >= _MOST_DEFERRALS
+        ):
+            self._deferrals.pop(id_, None)
+            return False
+        if len(self._deferrals) > _MOST_REMEMBERED:
+            self._deferrals.clear()
+        self._deferrals[id_] += 1
+        return True
+
+    def put_back(self) -> None:
+        """Put back a suspect that has not begun: a stop must not cost its last attempt."""
         if self._suspect is not None:
             lane, held, _ = self._suspect
             self._suspect = None
@@ -87,7 +118,6 @@ class Isolation:
             await self._go_on(lane, innocent)
         finally:
             self.dispatcher.is_isolating = False
-            self._task = None
             for other in self._lanes():
                 other.gate.set()
 

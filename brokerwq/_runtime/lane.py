@@ -29,6 +29,7 @@ class Lane:
         buffer: Collects the messages of a batch call; None for workers that take one.
         was_empty: The last claim brought nothing.
         gate: While it is not set, no claim starts.
+        store_up: The same, for the store that its workers need; None if they need none.
         quiesced: No claim starts any more.
     """
 
@@ -40,6 +41,7 @@ class Lane:
     judge: Judge
     buffer: BatchBuffer | None = None
     was_empty: bool = False
+    store_up: asyncio.Event | None = None
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     quiesced: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -47,6 +49,17 @@ class Lane:
     def queue(self) -> str:
         """Its name."""
         return self.spec.name
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a claim may start now."""
+        return self.gate.is_set() and (self.store_up is None or self.store_up.is_set())
+
+    async def wait_until_open(self) -> None:
+        """Wait until a claim may start."""
+        await self.gate.wait()
+        if self.store_up is not None:
+            await self.store_up.wait()
 
     @property
     def is_pushed(self) -> bool:
@@ -65,7 +78,7 @@ class Lane:
     @property
     def longest_wait(self) -> float:
         """Longest backoff of its workers, in seconds."""
-        return max((route.retry.longest_wait for route in self.workers), default=0.0)
+        return max(map(_longest_wait, self.workers), default=0.0)
 
     @property
     def limited(self) -> Sequence[Route]:
@@ -78,6 +91,11 @@ class Lane:
         """Its workers, each once."""
         foreign = [self.foreign] if self.foreign else []
         return list(dict.fromkeys([*self.routes.values(), *foreign]))
+
+
+def _longest_wait(route: Route) -> float:
+    guarded = 0.0 if route.guard is None else route.guard.longest_wait
+    return max(route.retry.longest_wait, guarded)
 
 
 class BatchBuffer:

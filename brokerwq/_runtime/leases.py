@@ -13,14 +13,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 from brokerwq._runtime.bridge import Bridge
 from brokerwq.clock import Clock, Timer, move_on_after
 from brokerwq.driver.capabilities import Capabilities, Lease
 from brokerwq.driver.protocol import Consumer, Delivery
-from brokerwq.errors import CannotExtendError, DriverError, LeaseLostError
+from brokerwq.errors import CannotExtendError, DriverError, LeaseLostError, TransientError
 from brokerwq.events import Event, LeaseLost, LeasesExtended
 
 BEATS_PER_LEASE = 3
@@ -28,9 +28,15 @@ _MARGIN_SHARE = 10
 _LEAST_MARGIN = 0.5
 _MOST_MARGIN_SHARE = 4
 _TICK = 0.001
+_HANGING_SECONDS = 30.0
+"""What a claim may take beyond its wait before the broker counts as hanging."""
 _AT_LIMIT = "the broker's limit for one receive is reached"
 
+_TAKEN = "its record in the store has another owner"
+
 OnLost: TypeAlias = Callable[["Held"], object]
+Companion: TypeAlias = Callable[[float], Awaitable[bool]]
+"""Extends what must live as long as the lease; False if somebody else has it."""
 
 
 def margin_of(lease: float) -> float:
@@ -44,6 +50,7 @@ class Held:
     __slots__ = (
         "_clock",
         "_lost",
+        "companion",
         "delivery",
         "is_leaving",
         "keeper",
@@ -61,6 +68,7 @@ class Held:
         self.limit_at = math.inf
         self.is_leaving = False
         self.on_lost: OnLost | None = None
+        self.companion: Companion | None = None
         self._clock = clock
         self._lost = False
 
@@ -130,8 +138,18 @@ class LeaseKeeper:
     # -- claiming -------------------------------------------------------------------------
 
     async def claim(self, max_items: int, wait: float) -> list[Held]:
-        """Claim, and keep the leases of what comes."""
-        deliveries = await self.consumer.claim(max_items, wait)
+        """Claim, and keep the leases of what comes.
+
+        Raises:
+            DriverError: the broker could not be asked, or did not answer in time.
+        """
+        bound = wait + _HANGING_SECONDS
+        deliveries: Sequence[Delivery] | None = None
+        with move_on_after(self._clock, bound):
+            deliveries = await self.consumer.claim(max_items, wait)
+        if deliveries is None:
+            msg = f"claim: no answer within {bound:g} seconds"
+            raise TransientError(msg)
         if not deliveries:
             return []
         now = self._clock.now()
@@ -144,11 +162,6 @@ class LeaseKeeper:
         self._held.update(helds)
         self._arm(min(held.trusted_until for held in helds))
         return helds
-
-    @property
-    def holds(self) -> Sequence[Held]:
-        """Everything that is neither settled nor lost."""
-        return list(self._held)
 
     # -- settling -------------------------------------------------------------------------
 
@@ -228,11 +241,16 @@ class LeaseKeeper:
             msg = f"the lease cannot run {seconds:g} seconds more: one receive lasts {limit:g}"
             raise CannotExtendError(msg, limit=limit)
         if held.trusted_until < asked + wanted:
-            (error,) = await self.consumer.extend([held.delivery], seconds)
+            error: DriverError | None = TransientError("extend: no answer in time")
+            with move_on_after(self._clock, held.remaining):
+                (error,) = await self.consumer.extend([held.delivery], seconds)
             if isinstance(error, LeaseLostError):
                 self.lose(held, str(error))
             if error is not None:
                 raise error
+            if held.companion is not None and not await held.companion(wanted):
+                self.lose(held, _TAKEN)
+                raise LeaseLostError(_TAKEN)
             held.trusted_until = max(held.trusted_until, asked + wanted)
         return held.remaining
 
@@ -281,7 +299,7 @@ class LeaseKeeper:
         results: Sequence[DriverError | None] = ()
         with move_on_after(self._clock, self.lease / 2):
             try:
-                results = await self.consumer.extend([h.delivery for h in helds], self.lease)
+                results = await self._extend_both(helds)
             except Exception:  # noqa: BLE001 -- an adapter's bug is no better than an outage
                 return  # the alarm decides: the broker may answer the next round in time
         extended = 0
@@ -294,6 +312,26 @@ class LeaseKeeper:
                 self.lose(held, str(error))
         if extended and self._emit is not None:
             self._emit(LeasesExtended(queue=helds[0].delivery.queue, count=extended))
+
+    async def _extend_both(self, helds: list[Held]) -> Sequence[DriverError | None]:
+        """Extend the leases and their companions in one tick; both, or not extended."""
+        extending = self.consumer.extend([held.delivery for held in helds], self.lease)
+        companions = [held for held in helds if held.companion is not None]
+        if not companions:
+            return await extending
+        results, answers = await asyncio.gather(
+            extending, asyncio.gather(*(self._extend_companion(held) for held in companions))
+        )
+        of_companion = dict(zip(companions, answers, strict=True))
+        return [error or of_companion.get(held) for held, error in zip(helds, results, strict=True)]
+
+    async def _extend_companion(self, held: Held) -> DriverError | None:
+        try:
+            if held.companion is None or await held.companion(self.lease - self.margin):
+                return None
+        except Exception as error:  # noqa: BLE001 -- the alarm decides, as with the broker
+            return DriverError(f"{type(error).__name__} while extending the record")
+        return LeaseLostError(_TAKEN)
 
     # -- the alarm ------------------------------------------------------------------------
 

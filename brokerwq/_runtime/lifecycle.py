@@ -51,10 +51,12 @@ class Lifecycle:
         self._problems[key] = reason
         self._changed()
 
-    def clear(self, key: str) -> None:
-        """It is right again."""
-        if self._problems.pop(key, None) is not None:
-            self._changed()
+    def clear(self, key: str) -> bool:
+        """What is named ``key`` is right; whether it was wrong."""
+        if self._problems.pop(key, None) is None:
+            return False
+        self._changed()
+        return True
 
     def ask_stop(self, exit_code: int = 0) -> None:
         """Stop when the running jobs have ended; asked twice: at once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
@@ -33,6 +34,7 @@ class Opener:
         bridge: To the I/O side.
         dispatcher: Where full batches go.
         lifecycle: Told when dead letters cannot be moved.
+        store_up: Set while the store of processed keys answers.
         lanes: The open lanes, kept up to date here.
         start_intake: Begins to claim for a lane.
     """
@@ -45,6 +47,7 @@ class Opener:
         dispatcher: Dispatcher,
         *,
         lifecycle: Lifecycle,
+        store_up: asyncio.Event,
         lanes: dict[LeaseKeeper, Lane],
         start_intake: Callable[[Lane], object],
     ) -> None:
@@ -53,6 +56,7 @@ class Opener:
         self._bridge = bridge
         self._dispatcher = dispatcher
         self._lifecycle = lifecycle
+        self._store_up = store_up
         self._lanes = lanes
         self._start_intake = start_intake
 
@@ -132,6 +136,7 @@ class Opener:
             keeper=keeper,
             settler=settler,
             judge=Judge(capabilities, plan.unknown_after),
+            store_up=self._store_up if any(route.guard for route in routes) else None,
         )
         if batch is not None:
             lane.buffer = BatchBuffer(batch, plan.clock, self._dispatcher.start_batch)

@@ -29,8 +29,3 @@ class Pauses:
     def reset(self) -> None:
         """It worked."""
         self._failures = 0
-
-    @property
-    def has_failed(self) -> bool:
-        """The last try failed."""
-        return self._failures > 0

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from brokerwq._runtime.guard import Guard
 from brokerwq.backoff import RetryPolicy
 from brokerwq.message import Message
 
@@ -33,6 +34,7 @@ class Route:
         batch_wait: Seconds to wait for a full batch.
         retry: How often and when.
         middleware: Around ``call``, the first outermost; empty for a batch.
+        guard: Keeps work from being done twice; None for none.
     """
 
     queue: str
@@ -49,3 +51,4 @@ class Route:
     batch: int = 0
     batch_wait: float = 0.0
     middleware: Sequence[Middleware] = ()
+    guard: Guard | None = None

@@ -12,7 +12,7 @@ from brokerwq._runtime.batcher import Batcher
 from brokerwq._runtime.pauses import Pauses
 from brokerwq.clock import Clock, move_on_after
 from brokerwq.driver.protocol import Driver
-from brokerwq.errors import DriverError, TransientError, UnsupportedError
+from brokerwq.errors import ClosedError, DriverError, TransientError, UnsupportedError
 from brokerwq.events import Instrumentation, MessagesSent
 from brokerwq.message import Message
 
@@ -56,6 +56,7 @@ class Sending:
         self._patience = patience
         self._instrumentation = instrumentation
         self._batcher: Batcher[Outgoing] | None = None
+        self._answers: set[asyncio.Future[None]] = set()
 
     async def send_one(self, message: Message, delay: float) -> None:
         """Send; return once the broker has accepted the message for keeping.
@@ -72,8 +73,12 @@ class Sending:
             if headers:
                 message = replace(message, headers={**headers, **message.headers})
             answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._answers.add(answer)
             self._batcher.put(Outgoing(message, delay, answer))
-            await answer
+            try:
+                await answer
+            finally:
+                self._answers.discard(answer)
 
     async def send_batch(
         self, outgoing: Sequence[tuple[Message, float]]
@@ -93,9 +98,12 @@ class Sending:
                 return [error] * len(outgoing)
 
     async def aclose(self) -> None:
-        """Cancel what is under way."""
+        """Cancel what is under way; who waits for it hears ``ClosedError``."""
         if self._batcher is not None:
             await self._batcher.aclose()
+        for answer in self._answers:
+            if not answer.done():
+                answer.set_exception(ClosedError("closed before the broker answered"))
 
     def _sending(
         self, type_: str, count: int, message_id: str = ""
@@ -131,17 +139,16 @@ class Sending:
         results: list[DriverError | None] = [None] * len(outgoing)
         waiting = list(range(len(outgoing)))
         pauses = Pauses(_LONGEST_PAUSE)
-        while waiting:
+        while True:
             for part in self._parts(driver, outgoing, waiting):
                 errors = await self._call(driver, [outgoing[n] for n in part])
                 for n, error in zip(part, errors, strict=True):
                     results[n] = error
             waiting = [n for n in waiting if (e := results[n]) is not None and e.retryable]
             pause = pauses.next()
-            if self._clock.now() - started + pause > self._patience:
+            if not waiting or self._clock.now() - started + pause > self._patience:
                 break
-            if waiting:
-                await self._clock.sleep(pause)
+            await self._clock.sleep(pause)
         self._report(outgoing, results, self._clock.now() - started)
         return results
 
@@ -182,6 +189,8 @@ class Sending:
                 results = await driver.send(self._queue, messages, delays)
             except DriverError as error:
                 results = [error] * len(messages)
+            except Exception as error:  # noqa: BLE001 -- an adapter's bug is the senders' to hear of
+                results = [_bug(error)] * len(messages)
         if results is None:
             late = TransientError(f"send: no answer within {self._patience:g} seconds")
             results = [late] * len(messages)

@@ -17,7 +17,7 @@ from brokerwq._runtime.leases import Held, LeaseKeeper
 from brokerwq._runtime.verdict import Operation, Verdict
 from brokerwq.clock import Clock, move_on_after
 from brokerwq.driver.protocol import Mark
-from brokerwq.errors import DriverError, LeaseLostError, TransientError
+from brokerwq.errors import ClosedError, DriverError, LeaseLostError, TransientError
 from brokerwq.events import Event, Instrumentation, SettleFailed
 from brokerwq.message import DeadLetterNote
 
@@ -52,7 +52,7 @@ class Settler:
         clock: For pauses and bounds.
         instrumentation: Told of failures, and put around each call.
         troubled: Called when a dead letter could not be moved.
-        recovered: Called when one could be moved again.
+        recovered: Called when one was moved.
     """
 
     def __init__(
@@ -71,8 +71,7 @@ class Settler:
         self._instrumentation = instrumentation
         self._troubled = troubled
         self._recovered = recovered
-        self._in_trouble = False
-        self._pending = 0
+        self._pending: set[Settle] = set()
         self._idle = asyncio.Event()
         self._idle.set()
         self._batchers: dict[Operation, Batcher[Settle]] = {}
@@ -80,24 +79,29 @@ class Settler:
     @property
     def pending(self) -> int:
         """Requests that have not been concluded."""
-        return self._pending
+        return len(self._pending)
 
     def settle(self, held: Held, verdict: Verdict, concluded: Concluded) -> None:
         """Settle ``held`` by ``verdict``; ``concluded`` hears None, or why it could not be."""
-        self._pending += 1
+        request = Settle(held, verdict, concluded)
+        self._pending.add(request)
         self._idle.clear()
-        self._put(Settle(held, verdict, concluded))
+        self._put(request)
 
     async def flush(self) -> None:
         """Wait until every request has been concluded."""
         await self._idle.wait()
 
     async def aclose(self) -> None:
-        """Drop what is under way; its messages come back when their leases end."""
+        """Give up on what is under way; its messages come back when their leases end."""
         for batcher in self._batchers.values():
             await batcher.aclose()
+        for request in list(self._pending):
+            self._give_up(request, ClosedError("closed before the broker answered"))
 
     def _put(self, request: Settle) -> None:
+        if request not in self._pending:
+            return  # given up on while it waited for another try
         operation = request.verdict.operation
         batcher = self._batchers.get(operation)
         if batcher is None:
@@ -114,13 +118,10 @@ class Settler:
         results: Sequence[DriverError | None]
         try:
             results = await self._bridge.call(self._perform, operation, batch)
-        except DriverError as error:
-            results = [error] * len(batch)
-        except Exception as error:  # noqa: BLE001 -- an adapter's bug must not kill the runner
+        except Exception as error:  # noqa: BLE001 -- a bug of ours must not kill the runner
             results = [DriverError(f"{operation} failed: {error!r:.200}")] * len(batch)
         for request, result in zip(batch, results, strict=True):
-            if result is None and operation == "dead_letter" and self._in_trouble:
-                self._in_trouble = False
+            if result is None and operation == "dead_letter":
                 self._recovered()
             if result is None or isinstance(result, LeaseLostError):
                 self._conclude(request, result)
@@ -235,7 +236,6 @@ class Settler:
         if patient and request.held.remaining > self._keeper.margin:
             return None
         if verdict.operation == "dead_letter":
-            self._in_trouble = True
             self._troubled(f"{request.held.delivery.queue}: dead letters cannot be moved: {error}")
             return self._kept_from_dying(request)
         if verdict.operation == "put_back":
@@ -247,13 +247,12 @@ class Settler:
         # A handler that has had its last attempt must not run once more: all attempts stay
         # spent, and the next claim comes straight back here.
         delivery = request.held.delivery
-        message = delivery.message
         spent = delivery.attempt
-        mark = Mark(
+        mark = replace(
+            Mark.of(delivery.message),
             attempts=spent if request.verdict.counted else spent - 1,
             suspect=request.verdict.reason == "lost",
-            unknown_since=message.unknown_since,
-            snoozed=message.snoozed,
+            not_before=None,
         )
         delay = min(_FALLBACK_DELAY, self._keeper.capabilities.max_release_delay)
         return Verdict("put_back", "put-back", delay=delay, mark=mark, reason="no dead letter")
@@ -278,7 +277,7 @@ class Settler:
             self._instrumentation.emit(event)
 
     def _conclude(self, request: Settle, error: DriverError | None) -> None:
-        self._pending -= 1
+        self._pending.remove(request)
         if not self._pending:
             self._idle.set()
         request.concluded(request, error)

@@ -6,6 +6,8 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import copy_context
+from dataclasses import dataclass
+from functools import partial
 
 from brokerwq._runtime.execution import Work
 from brokerwq._runtime.route import Route
@@ -19,6 +21,13 @@ _STALE_SECONDS = 1.0
 _CROWDED_SECONDS = 2.0
 """How long a message stays away whose worker is at its own limit; what is behind it may pass."""
 _SMOOTHING = 0.2
+
+
+@dataclass(slots=True)
+class _Seat:
+    """What a slot is to begin next; None once it has begun."""
+
+    work: Work | None
 
 
 class Slots:
@@ -53,26 +62,27 @@ class Slots:
         self._ready: deque[Work] = deque()
         self._capped: dict[Route, deque[Work]] = {}
         self._running_of: dict[Route, int] = {}
-        self._idle: deque[asyncio.Future[Work]] = deque()
+        self._idle: deque[tuple[asyncio.Future[None], _Seat]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._capped_count = 0
         self._job_seconds: float | None = None
         self._sweep: Timer | None = None
         self._waiters: deque[tuple[asyncio.Future[None], Sequence[Route]]] = deque()
         self._at_rest = asyncio.Event()
         self._at_rest.set()
         self._closing = False
+        self._aborting = False
         self._context = copy_context()
         self.running: set[Work] = set()
         self.recent: set[str] = set()
         self.reserved = 0
+        self.finished = 0
 
     # -- demand ---------------------------------------------------------------------------
 
     @property
     def free(self) -> int:
         """How many more may be claimed; below 1 for none."""
-        taken = len(self.running) + len(self._ready) + self._capped_count + self.reserved
+        taken = len(self.running) + len(self._ready) + self._capped_count() + self.reserved
         return self.total + self._ahead() - taken
 
     def _ahead(self) -> int:
@@ -80,6 +90,9 @@ class Slots:
             return 0
         soon = self.total * _AHEAD_SECONDS / max(self._job_seconds, 1e-6)
         return int(min(soon, self.total * _AHEAD_PER_SLOT, _MOST_AHEAD))
+
+    def _capped_count(self) -> int:
+        return sum(map(len, self._capped.values()))
 
     def room(self, limited: Sequence[Route] = ()) -> int:
         """How many more may be claimed of workers that all have limits of their own."""
@@ -129,7 +142,6 @@ class Slots:
         limit = route.slots
         if limit is not None and self._running_of.get(route, 0) >= limit:
             self._capped.setdefault(route, deque()).append(work)
-            self._capped_count += 1
             self._arm_sweep(work.put_at)
             return
         self._begin_or_queue(work)
@@ -139,10 +151,11 @@ class Slots:
         if route.slots is not None:
             self._running_of[route] = self._running_of.get(route, 0) + 1
         while self._idle:
-            idle = self._idle.popleft()
+            idle, seat = self._idle.popleft()
             if not idle.done():
                 self.running.add(work)
-                idle.set_result(work)
+                seat.work = work
+                idle.set_result(None)
                 return
         if len(self._tasks) < self.total:
             self.running.add(work)
@@ -157,18 +170,23 @@ class Slots:
 
     def _open_slot(self, work: Work) -> None:
         context = self._context.copy()
-        task = asyncio.get_running_loop().create_task(self._slot(work), context=context)
+        seat = _Seat(work)
+        task = asyncio.get_running_loop().create_task(self._slot(seat), context=context)
         self._tasks.add(task)
-        task.add_done_callback(self._slot_ended)
+        task.add_done_callback(partial(self._slot_ended, seat))
 
-    def _slot_ended(self, task: asyncio.Task[None]) -> None:
+    def _slot_ended(self, seat: _Seat, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._crashed(error)
+        elif seat.work is not None and not self._aborting:
+            # Somebody cancelled a slot that had not begun: what it was given still has to run.
+            self._open_slot(seat.work)
 
-    async def _slot(self, work: Work) -> None:
+    async def _slot(self, seat: _Seat) -> None:
         loop = asyncio.get_running_loop()
-        while True:
+        while (work := seat.work) is not None:
+            seat.work = None
             started = self._clock.now()
             await self._run(work)
             if self._has_leaked():
@@ -176,12 +194,12 @@ class Slots:
                 return
             self._ended(work, self._clock.now() - started)
             if self._ready:
-                work = self._ready.popleft()
-                self.running.add(work)
+                seat.work = self._ready.popleft()
+                self.running.add(seat.work)
             else:
-                idle: asyncio.Future[Work] = loop.create_future()
-                self._idle.append(idle)
-                work = await idle
+                idle: asyncio.Future[None] = loop.create_future()
+                self._idle.append((idle, seat))
+                await idle
 
     def _has_leaked(self) -> bool:
         try:
@@ -201,12 +219,13 @@ class Slots:
             self._open_slot(following)
 
     def _ended(self, work: Work, seconds: float) -> None:
+        self.finished += 1
         self.running.discard(work)
         self.recent.add(work.route.name)
         mean = self._job_seconds
         self._job_seconds = seconds if mean is None else mean + _SMOOTHING * (seconds - mean)
         self._release_cap(work.route)
-        if not self.running and not self._ready and not self._capped_count:
+        if not self.running and not self._ready and not self._capped_count():
             self._at_rest.set()
         self.freed()
 
@@ -216,7 +235,6 @@ class Slots:
         self._running_of[route] -= 1
         waiting = self._capped.get(route)
         if waiting:
-            self._capped_count -= 1
             promoted = waiting.popleft()
             promoted.put_at = self._clock.now()
             self._begin_or_queue(promoted)
@@ -229,7 +247,6 @@ class Slots:
         for work in stale:
             self._release_cap(work.route)
         crowded = [work for waiting in self._capped.values() for work in self._overdue(waiting)]
-        self._capped_count -= len(crowded)
         for work in crowded:
             work.pause = _CROWDED_SECONDS
         waiting = [*self._ready, *(work for each in self._capped.values() for work in each)]
@@ -259,7 +276,6 @@ class Slots:
         for waiting in self._capped.values():
             taken += waiting
             waiting.clear()
-        self._capped_count = 0
         if not self.running:
             self._at_rest.set()
         self.freed()
@@ -285,6 +301,7 @@ class Slots:
             self._sweep.cancel()
         # A thread cannot be cancelled: its task ends, and it lives on.
         in_threads = sum(not work.route.is_async for work in self.running)
+        self._aborting = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

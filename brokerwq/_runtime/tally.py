@@ -17,6 +17,7 @@ class Tally:
         snoozed: Came back later at their own wish.
         discarded: Acked as unwanted.
         dead: Dead letters by reason.
+        duplicates: Acked unrun, since their work was done before.
         put_back: Returned unrun or cancelled, not counted as attempts.
         lost: Leases that ended before their message was settled.
         unsettled: Settles that did not go through.
@@ -27,6 +28,7 @@ class Tally:
     timeouts: int = 0
     snoozed: int = 0
     discarded: int = 0
+    duplicates: int = 0
     put_back: int = 0
     lost: int = 0
     unsettled: int = 0
@@ -45,6 +47,8 @@ class Tally:
             self.snoozed += 1
         elif label == "discarded":
             self.discarded += 1
+        elif label == "duplicate":
+            self.duplicates += 1
         elif label == "lost":
             self.lost += 1
         else:

@@ -7,14 +7,16 @@
 from __future__ import annotations
 
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Literal, TypeAlias
 
+from brokerwq._runtime.guard import Skip
 from brokerwq.backoff import RetryPolicy
 from brokerwq.driver.capabilities import Capabilities, UncountedReturn
 from brokerwq.driver.protocol import Delivery, Mark
+from brokerwq.events import UNKNOWN_TYPE
 from brokerwq.message import DeadLetterNote
 from brokerwq.outcomes import (
     SNOOZE_LIMIT,
@@ -80,8 +82,9 @@ class Judge:
         """What must happen instead of running the handler; None to run it."""
         message = delivery.message
         attempt = delivery.attempt
-        if delivery.defect:
-            return self.undecodable(delivery, f"unreadable envelope: {delivery.defect}", now)
+        if self._may_have_been_beside_the_culprit(delivery, max_attempts):
+            mark = Mark(attempts=max_attempts - 1, suspect=True, snoozed=message.snoozed)
+            return self._put_back(0.0, mark, "put-back", now, "lost at its last attempt")
         if attempt > max_attempts:
             # A failed last attempt is dead-lettered at once. Who comes here was lost on the
             # way, unless its copy says that all attempts were counted and done.
@@ -93,6 +96,20 @@ class Judge:
             rest = (message.not_before - now).total_seconds()
             return self.not_started(delivery, rest, now=now)
         return None
+
+    def _may_have_been_beside_the_culprit(self, delivery: Delivery, max_attempts: int) -> bool:
+        """Whether its last attempt was lost, and had been no reason to run it alone.
+
+        Then another message may have killed the process: only if that attempt is lost again,
+        when nothing is beside it, is it the culprit.
+        """
+        return (
+            max_attempts > 1
+            and delivery.attempt == max_attempts + 1
+            and delivery.receives == 2  # noqa: PLR2004 -- the lost one and this one
+            and not delivery.message.suspect
+            and self.capabilities.uncounted_return is not UncountedReturn.COUNTED
+        )
 
     def undecodable(self, delivery: Delivery, problem: str, now: datetime) -> Verdict:
         """The message cannot be read, and trying again cannot help."""
@@ -113,11 +130,25 @@ class Judge:
             )
         pause = min(self.unknown_after / _UNKNOWN_TYPE_PAUSES, _LONGEST_UNKNOWN_TYPE_PAUSE)
         mark = _uncounted(delivery, unknown_since=since)
-        return self._put_back(max(pause, _SHORTEST_PAUSE), mark, "put-back", now, "unknown type")
+        return self._put_back(max(pause, _SHORTEST_PAUSE), mark, "put-back", now, UNKNOWN_TYPE)
 
     def not_started(self, delivery: Delivery, delay: float, *, now: datetime) -> Verdict:
         """Back unrun, and not counted."""
         return self._put_back(delay, _uncounted(delivery), "put-back", now)
+
+    def skipped(self, delivery: Delivery, skip: Skip, now: datetime) -> Verdict:
+        """The worker's guard decided instead of the handler."""
+        if skip.kind == "duplicate":
+            return Verdict("ack", "duplicate", counted=False)
+        if skip.kind == "dead":
+            note = self._note(
+                delivery, skip.reason, attempts=delivery.attempt, now=now, text=skip.text
+            )
+            return Verdict(
+                "dead_letter", "dead-lettered", counted=False, note=note, reason=skip.reason
+            )
+        mark = _uncounted(delivery)
+        return self._put_back(skip.delay, mark, "put-back", now, skip.reason)
 
     # -- after the handler ----------------------------------------------------------------
 
@@ -207,13 +238,7 @@ class Judge:
     ) -> Verdict:
         limit = self.capabilities.max_release_delay
         if delay > limit:
-            mark = Mark(
-                attempts=mark.attempts,
-                suspect=mark.suspect,
-                unknown_since=mark.unknown_since,
-                snoozed=mark.snoozed,
-                not_before=now + timedelta(seconds=delay),
-            )
+            mark = replace(mark, not_before=now + timedelta(seconds=delay))
             delay = limit
         return Verdict("put_back", label, counted, delay, mark, reason=reason)
 
@@ -242,13 +267,12 @@ class Judge:
 
 def _uncounted(delivery: Delivery, *, unknown_since: datetime | None = None) -> Mark:
     message = delivery.message
-    return Mark(
+    return replace(
+        Mark.of(message),
         attempts=delivery.attempt - 1,
         # The returned copy's receives start anew, so the suspicion must be written on it.
         suspect=message.suspect or delivery.receives > 1,
         unknown_since=unknown_since,
-        not_before=message.not_before,
-        snoozed=message.snoozed,
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from brokerwq.cli.output import as_json, table
+from brokerwq.cli.running import warn_of_misspelt_settings
 from brokerwq.cli.target import default_spec, load_app
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def show(*, app_spec: str | None, json_: bool) -> None:
     shown.
     """
     settings = _settings(app_spec)
+    warn_of_misspelt_settings()
     described = settings.describe()
     if json_:
         as_json([asdict(setting) for setting in described])

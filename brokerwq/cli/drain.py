@@ -81,16 +81,18 @@ def drain(
         settle=float(settle),
     )
     record, code = _drain_here(shift, goal) if shift.count == 1 else _drain_crew(shift, goal)
+    if not code and (record["dead"] or not record["drained"]):
+        code = ExitCode.DEAD_LETTERS
     if shift.link is None:
         if json_:
-            as_json(record)
+            as_json({**record, "exit_code": int(code)})
         else:
             click.echo(summary(record))
-        if not record["drained"] and not code:
+        if not record["drained"] and code == ExitCode.DEAD_LETTERS:
             why = "stopped" if by is None else "the time was up, or it was stopped,"
             say(f"{why} before the queues were empty")
-    if code or record["dead"] or not record["drained"]:
-        raise FinishedWithError(code or ExitCode.DEAD_LETTERS)
+    if code:
+        raise FinishedWithError(code)
 
 
 @dataclass(frozen=True, kw_only=True)

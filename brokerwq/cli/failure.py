@@ -18,6 +18,7 @@ from brokerwq.errors import (
     EnvelopeError,
     PayloadError,
     QueueMismatchError,
+    StoreError,
 )
 
 
@@ -115,6 +116,7 @@ _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (QueueMismatchError, ExitCode.DIFFERS),
     (DriverError, ExitCode.UNREACHABLE),
     (EnqueueError, ExitCode.UNREACHABLE),
+    (StoreError, ExitCode.UNREACHABLE),
 )
 
 

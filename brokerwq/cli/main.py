@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Sequence
@@ -13,12 +14,15 @@ from brokerwq.cli.conform import conform
 from brokerwq.cli.demo import demo
 from brokerwq.cli.dlq import dlq
 from brokerwq.cli.dlq_change import delete, export, import_, redrive
+from brokerwq.cli.doctor import doctor
 from brokerwq.cli.drain import drain
 from brokerwq.cli.enqueue import enqueue
 from brokerwq.cli.failure import report
+from brokerwq.cli.keys import keys
 from brokerwq.cli.queues import queues
 from brokerwq.cli.run import run
 from brokerwq.cli.size import size
+from brokerwq.errors import BrokerwqError
 from brokerwq.version import __version__
 
 
@@ -36,7 +40,19 @@ def brokerwq() -> None:
 
 for command in (redrive, delete, export, import_):
     dlq.add_command(command)
-for command in (run, drain, enqueue, queues, dlq, size, conform, config, demo):
+for command in (
+    run,
+    drain,
+    enqueue,
+    queues,
+    dlq,
+    keys,
+    size,
+    doctor,
+    conform,
+    config,
+    demo,
+):
     brokerwq.add_command(command)
 
 
@@ -49,6 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader has what it wanted; Python would complain once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
+    except asyncio.CancelledError:
+        # ``run_async`` answers for signals, so nobody from outside has done this.
+        return report(BrokerwqError("a worker cancelled the runner itself: it has stopped"))
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  -- reported, not swallowed
         return report(error)
     return code if isinstance(code, int) else 0

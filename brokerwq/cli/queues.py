@@ -9,7 +9,7 @@ import click
 
 from brokerwq.cli.asking import confirm_by_name
 from brokerwq.cli.connection import Target, broker_options, opened, target_of
-from brokerwq.cli.failure import ExitCode, FinishedWithError
+from brokerwq.cli.failure import ExitCode, FinishedWithError, say
 from brokerwq.cli.loop import run_async
 from brokerwq.cli.output import (
     age,
@@ -23,6 +23,7 @@ from brokerwq.cli.output import (
     table,
 )
 from brokerwq.cli.values import duration
+from brokerwq.driver.registry import redacted
 from brokerwq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -42,7 +43,9 @@ def ls(*, url: str | None, app_spec: str | None, json_: bool) -> None:
 
     The broker is asked which there are; where it cannot tell, the app's queues are listed.
     """
-    stats = run_async(lambda: _inspect_all(target_of(url, app_spec)))
+    target = target_of(url, app_spec)
+    stats = run_async(lambda: _inspect_all(target))
+    _tell_missing(target, {name for name, _ in stats})
     if json_:
         as_json([{"queue": name, **_stats_json(found)} for name, found in stats])
         return
@@ -69,6 +72,15 @@ async def _inspect_all(target: Target) -> list[tuple[str, QueueStats]]:
             msg = "this broker cannot list its queues; name an app with --app, or use queues show"
             raise ConfigError(msg)
         return [(name, await driver.inspect(name)) for name in names]
+
+
+def _tell_missing(target: Target, found: set[str]) -> None:
+    """Say what somebody who has a typo in the URL, or has not run anything, wonders about."""
+    missing = sorted({spec.name for spec in target.specs()} - found)
+    if missing:
+        say(f"not there yet: {', '.join(missing)}; the first enqueue or run makes a queue")
+    elif not found:
+        say(f"there are no queues on {redacted(target.url)}")
 
 
 @queues.command("show")

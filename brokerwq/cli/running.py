@@ -19,11 +19,11 @@ from brokerwq.cli.failure import ExitCode, say
 from brokerwq.cli.link import Link
 from brokerwq.cli.target import is_spec, load_app
 from brokerwq.cli.values import duration_or_zero
+from brokerwq.reports import RunReport
 from brokerwq.sizing import readable
 
 if TYPE_CHECKING:
     from brokerwq.app import App
-    from brokerwq.reports import RunReport
     from brokerwq.runner import Runner
 
 Verb: TypeAlias = Callable[..., None]
@@ -118,6 +118,14 @@ def shift_options(command: Verb) -> Verb:
     return functools.reduce(lambda inner, option: option(inner), reversed(_OPTIONS), verb)
 
 
+def warn_of_misspelt_settings() -> None:
+    """Say which environment variables set nothing, though they were meant to."""
+    from brokerwq.settings import misspelt
+
+    for variable, meant in misspelt(os.environ).items():
+        say(f"{variable} is no setting and changes nothing; is {meant} meant?")
+
+
 def app_and_rest(arguments: tuple[str, ...]) -> tuple[App, str | None, tuple[str, ...]]:
     """The app, its MODULE:ATTR if that stood first, and the arguments behind it."""
     spec, rest = (
@@ -157,7 +165,9 @@ def _announce(shift: Shift) -> None:
     origin = url.variable if url.origin == "environment" else url.origin
     names = ", ".join(shift.queues or (spec.name for spec in app.queue_specs()))
     crew = f"{count} processes with {slots} slots each" if count > 1 else f"{slots} slots"
-    say(f"{__version__} on {url.value} ({origin}), queues: {names}; {crew}")
+    warn_of_misspelt_settings()
+    stop = f"a stop gives running jobs {shift.grace:g} s, a second one none"
+    say(f"{__version__} on {url.value} ({origin}), queues: {names}; {crew}; {stop}")
 
 
 def run_runner(shift: Shift, work: Callable[[Runner], Awaitable[RunReport]]) -> RunReport:
@@ -208,23 +218,6 @@ def as_record(report: RunReport) -> dict[str, Any]:
 
 def summary(record: dict[str, Any]) -> str:
     """The report for people, on one line."""
-    dead: dict[str, int] = record["dead"]
-    parts = [f"{record['done']:,} done"]
-    parts += [
-        f"{record[name]:,} {text}"
-        for name, text in (
-            ("failed", "retried"),
-            ("snoozed", "snoozed"),
-            ("discarded", "discarded"),
-            ("put_back", "put back"),
-            ("lost", "leases lost"),
-            ("unsettled", "not settled"),
-            ("left_delayed", "left for later"),
-        )
-        if record[name]
-    ]
-    reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(dead.items()))
-    parts.append(f"{sum(dead.values()):,} dead" + (f" ({reasons})" if reasons else ""))
-    seconds = float(record["seconds"])
-    rate = f", {record['done'] / seconds:,.1f}/s" if seconds > 0 else ""
-    return f"{', '.join(parts)} in {readable(seconds)}{rate}"
+    report = RunReport(**record)
+    rate = f", {report.rate:,.1f}/s" if report.seconds > 0 else ""
+    return f"{report} in {readable(report.seconds)}{rate}"

@@ -177,16 +177,7 @@ class Sweep:
             chunk = held[start : start + self._max_settle]
             # What cannot be put back comes back by itself when its lease ends.
             with suppress(DriverError):
-                await consumer.put_back(chunk, [0.0] * len(chunk), [_as_it_was(d) for d in chunk])
+                await consumer.put_back(
+                    chunk, [0.0] * len(chunk), [Mark.of(d.message) for d in chunk]
+                )
         self._held.clear()
-
-
-def _as_it_was(delivery: Delivery) -> Mark:
-    message = delivery.message
-    return Mark(
-        attempts=message.attempts,
-        suspect=message.suspect,
-        unknown_since=message.unknown_since,
-        not_before=message.not_before,
-        snoozed=message.snoozed,
-    )

@@ -85,6 +85,17 @@ class Mark:
     not_before: datetime | None = None
     snoozed: float = 0.0
 
+    @classmethod
+    def of(cls, message: Message) -> Mark:
+        """The mark that leaves ``message`` as it is."""
+        return cls(
+            attempts=message.attempts,
+            suspect=message.suspect,
+            unknown_since=message.unknown_since,
+            not_before=message.not_before,
+            snoozed=message.snoozed,
+        )
+
     def on(self, message: Message) -> Message:
         """``message`` as one that carries this mark."""
         return replace(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+from urllib.parse import urlsplit
 
 from brokerwq.driver.adapter import Adapter
 from brokerwq.errors import AdapterMissingError, ConfigError
@@ -27,8 +28,13 @@ def scheme_of(url: str) -> str:
     """
     scheme, separator, _ = url.partition("://")
     if not separator or not scheme:
-        msg = f"{redacted(url)!r} is not a broker URL; write for example sqlite:///jobs.db"
+        msg = f"{redacted(url)!r:.300} is not a broker URL; write for example sqlite:///jobs.db"
         raise ConfigError(msg)
+    try:
+        urlsplit(url)
+    except ValueError as exc:
+        msg = f"{redacted(url)!r:.300} is not a broker URL: {exc}"
+        raise ConfigError(msg) from None
     return scheme.lower()
 
 
@@ -43,7 +49,7 @@ def find_adapter(url: str) -> AnyAdapter:
     found = [point for point in _entry_points() if point.name == scheme]
     values = sorted({point.value for point in found})
     if not found:
-        msg = f"no adapter serves {scheme}://; installed: {', '.join(schemes()) or 'none'}"
+        msg = f"no adapter serves {scheme:.100}://; installed: {', '.join(schemes()) or 'none'}"
         raise AdapterMissingError(msg)
     if len(values) > 1:
         owners = ", ".join(sorted({_owner(point) for point in found}))
@@ -51,13 +57,28 @@ def find_adapter(url: str) -> AnyAdapter:
         raise ConfigError(msg)
     try:
         loaded: object = found[0].load()
-    except ImportError as exc:
-        msg = f"the adapter for {scheme}:// ({values[0]}) cannot be imported: {exc}"
+    except (Exception, SystemExit) as exc:
+        # Its module is somebody else's: whatever it raises, it is not there.
+        kind = "" if isinstance(exc, ImportError) else f"{type(exc).__name__}: "
+        msg = f"the adapter for {scheme}:// ({values[0]}) cannot be imported: {kind}{exc!s:.300}"
         raise AdapterMissingError(msg) from exc
     if not _is_adapter(loaded):
         msg = f"{values[0]}, named for {scheme}://, is no brokerwq.driver.Adapter"
         raise ConfigError(msg)
     return loaded
+
+
+def settings_of(adapter: AnyAdapter, url: str) -> Any:
+    """What ``url`` says, as ``adapter`` takes it.
+
+    Raises:
+        ConfigError: it says what the adapter does not take.
+        AdapterMissingError: the adapter's client library is not installed.
+    """
+    try:
+        return adapter.parse_url(url)
+    except ImportError as exc:
+        raise missing_client(adapter, exc) from exc
 
 
 def missing_client(adapter: AnyAdapter, cause: ImportError) -> AdapterMissingError:

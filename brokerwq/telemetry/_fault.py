@@ -22,7 +22,7 @@ class Fault:
     def __init__(self) -> None:
         self._told = False
 
-    def report(self, where: str, error: Exception) -> None:
+    def report(self, where: str, error: BaseException) -> None:
         """Note that ``where`` raised ``error``. Never raises."""
         if self._told:
             return

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import traceback
+from pathlib import Path
 from typing import Any, Final
 
 LIMIT: Final = 200
@@ -14,6 +16,11 @@ _CHAIN: Final = 5
 _FRAMES: Final = 20
 STACK_LIMIT: Final = 8000
 """Characters that a stack keeps: its end, where the exception was raised."""
+
+_CALLERS: Final = tuple(
+    str(Path(__file__).parent.parent / part) for part in ("_runtime", "workers", "middleware.py")
+)
+"""Where handlers are called from; the same in every stack, and nobody's concern."""
 
 
 # Greedy up to the last "@": a password that was not percent-encoded may hold one itself.
@@ -79,12 +86,18 @@ def stack_of(error: BaseException) -> str:
     pieces: list[str] = []
     current: BaseException | None = error
     while current is not None and len(pieces) < _CHAIN:
-        frames = traceback.extract_tb(current.__traceback__, limit=-_FRAMES)
+        frames = _of_handler(traceback.extract_tb(current.__traceback__))[-_FRAMES:]
         pieces.append("".join(traceback.format_list(frames)) + full_type_of(current))
         hidden = current.__suppress_context__
         current = current.__cause__ or (None if hidden else current.__context__)
     # Lines of source are shown, and some hold a password.
     return presentable("\n\nled to\n\n".join(reversed(pieces))[-STACK_LIMIT:], STACK_LIMIT)
+
+
+def _of_handler(frames: traceback.StackSummary) -> list[traceback.FrameSummary]:
+    """``frames`` from the handler on; all of them where it was not reached."""
+    outer = itertools.takewhile(lambda frame: frame.filename.startswith(_CALLERS), frames)
+    return frames[len(list(outer)) :] or list(frames)
 
 
 def described(error: BaseException) -> str:

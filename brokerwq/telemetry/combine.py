@@ -73,7 +73,7 @@ class FanOut:
         for taker in self._takers:
             try:
                 taker(event)
-            except Exception as exc:  # noqa: BLE001 -- telemetry never breaks a job
+            except BaseException as exc:  # noqa: BLE001 -- telemetry never breaks a job
                 self._fault.report(f"a listener to {type(event).__name__}", exc)
 
     def sending(
@@ -150,7 +150,7 @@ class _Nested:
                 manager = opener()
                 values.append(manager.__enter__())
                 self._entered.append(manager)
-            except Exception as exc:  # noqa: BLE001 -- telemetry never breaks a job
+            except BaseException as exc:  # noqa: BLE001 -- telemetry never breaks a job
                 self._fault.report("the start of a span", exc)
         return values
 
@@ -163,7 +163,7 @@ class _Nested:
         while self._entered:
             try:
                 self._entered.pop().__exit__(kind, error, traceback)
-            except Exception as exc:  # noqa: BLE001 -- telemetry never breaks a job
+            except BaseException as exc:  # noqa: BLE001 -- telemetry never breaks a job
                 self._fault.report("the end of a span", exc)
 
 
@@ -182,6 +182,6 @@ class _AllSending(_Nested, AbstractContextManager[Mapping[str, str]]):
         for given in reversed(self._enter()):
             try:
                 headers.update(given)
-            except Exception as exc:  # noqa: BLE001 -- telemetry never breaks a send
+            except BaseException as exc:  # noqa: BLE001 -- telemetry never breaks a send
                 self._fault.report("the trace context", exc)
         return headers

@@ -42,6 +42,7 @@ ENDED: Final[Mapping[str, Line]] = {
     "discarded": (INFO, "job discarded its message"),
     "cancelled": (INFO, "job cancelled"),
     "put-back": (DEBUG, "message put back unstarted"),
+    "duplicate": (DEBUG, "duplicate acked"),
 }
 
 LINES: Final[Mapping[type[Event], Line]] = {
@@ -56,6 +57,9 @@ LINES: Final[Mapping[type[Event], Line]] = {
     events.CrashSuspectIsolated: (WARNING, "crash suspect runs alone"),
     events.BrokerUnreachable: (WARNING, "broker unreachable"),
     events.BrokerReached: (INFO, "broker reached again"),
+    events.StoreUnreachable: (WARNING, "store unreachable"),
+    events.StoreReached: (INFO, "store reached again"),
+    events.MarkerTrouble: (WARNING, "job done without its whole record"),
     events.LoopBlocked: (WARNING, "event loop blocked"),
     events.StateChanged: (INFO, "runner changed its state"),
     events.QueueInspected: (DEBUG, "queue inspected"),
@@ -76,6 +80,7 @@ class EventLog:
         self._logger = logger or logging.getLogger(LOGGER)
         self._outage = _Pace(clock)
         self._settles = _Pace(clock)
+        self._strangers = _Pace(clock)
         self._fault = Fault()
 
     def __call__(self, event: Event, /) -> None:
@@ -116,6 +121,8 @@ class EventLog:
             return self._outage.end()
         if isinstance(event, events.SettleFailed):
             return self._settles.admit()
+        if _is_stranger(event):
+            return self._strangers.admit()
         return 0
 
 
@@ -153,7 +160,17 @@ class _Pace:
         return left_out
 
 
+def _is_stranger(event: Event) -> bool:
+    return (
+        isinstance(event, events.JobEnded)
+        and event.outcome == "put-back"
+        and event.reason == events.UNKNOWN_TYPE
+    )
+
+
 def _line(event: Event) -> Line:
+    if _is_stranger(event):
+        return WARNING, "message of unknown type put back"
     if isinstance(event, events.JobEnded):
         return ENDED.get(event.outcome, LINES[events.JobEnded])
     if isinstance(event, events.MessagesSent) and event.failed:
@@ -174,7 +191,8 @@ def _fields(event: Event) -> dict[str, Any]:
         elif isinstance(value, QueueStats):
             found.update(_counts(value))
         elif isinstance(value, tuple):
-            found[field.name] = _joined(cast("tuple[object, ...]", value))
+            if value:
+                found[field.name] = _joined(cast("tuple[object, ...]", value))
         elif isinstance(value, str):
             if value:
                 found[_RENAMED.get(field.name, field.name)] = presentable(value)

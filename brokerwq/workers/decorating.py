@@ -24,7 +24,9 @@ from typing import (
 from brokerwq.codecs import codec_for
 from brokerwq.errors import ConfigError
 from brokerwq.job import Job
-from brokerwq.workers.keys import key_reader
+from brokerwq.tx import Tx
+from brokerwq.workers.guarded import GuardMaker, exact_key, guard_for
+from brokerwq.workers.keys import key_reader, value_reader
 from brokerwq.workers.names import check_name
 from brokerwq.workers.options import WorkerOptions
 from brokerwq.workers.plan import Plan, Sender
@@ -48,6 +50,14 @@ class Refused:
 class WorkerDecorator(Protocol):
     """``app.worker("queue")``."""
 
+    @overload
+    def __call__(  # pyright: ignore[reportOverlappingOverload]
+        self, fn: Callable[[Job, Tx, T], R], /
+    ) -> PayloadWorker[[Job, Tx, T], T, R]: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, fn: Callable[Concatenate[Job, Tx, K], R], /
+    ) -> KeywordWorker[Concatenate[Job, Tx, K], K, R]: ...
     @overload
     def __call__(  # pyright: ignore[reportOverlappingOverload]
         self, fn: Callable[Concatenate[Job, A, B, P], R], /
@@ -82,6 +92,7 @@ def build_worker(
     fn: Callable[..., Any],
     options: WorkerOptions,
     frame_locals: Mapping[str, Any],
+    make_guard: GuardMaker | None = None,
 ) -> AnyWorker:
     """The worker that ``fn`` becomes.
 
@@ -90,6 +101,7 @@ def build_worker(
         fn: The function.
         options: What the decorator was given.
         frame_locals: Names at the place of decoration, for annotations that are not global.
+        make_guard: Makes what ``once`` asks for; None where there is no store.
 
     Raises:
         ConfigError: the function is of no shape that a worker has, or an option does not fit.
@@ -109,6 +121,9 @@ def build_worker(
     try:
         bound = codec.bind(kind)
         key = key_reader(options.key, signature)
+        guard = guard_for(name, options, signature, make_guard)
+        if guard is not None and key is not None:
+            key = exact_key(key, value_reader(options.key, signature))
     except ConfigError as exc:
         msg = f"worker {name}: {exc}"
         raise ConfigError(msg) from exc
@@ -121,12 +136,16 @@ def build_worker(
         codec=bound,
         content_type=codec.content_type,
         key=key,
+        guard=guard,
     )
     return PayloadWorker(plan) if signature.fields is None else KeywordWorker(plan)
 
 
 def decorator(
-    sender: Sender, options: WorkerOptions, register: Callable[[AnyWorker], object]
+    sender: Sender,
+    options: WorkerOptions,
+    register: Callable[[AnyWorker], object],
+    make_guard: GuardMaker | None = None,
 ) -> Callable[[Callable[..., Any]], AnyWorker]:
     """What ``@app.worker(…)`` applies; each worker is handed to ``register`` once it is built."""
 
@@ -134,7 +153,8 @@ def decorator(
         # The locals of whoever decorates are what annotations inside a function may mean.
         frame = inspect.currentframe()
         caller = frame.f_back if frame else None
-        worker = build_worker(sender, fn, options, caller.f_locals if caller else {})
+        locals_ = caller.f_locals if caller else {}
+        worker = build_worker(sender, fn, options, locals_, make_guard)
         register(worker)
         return worker
 

@@ -31,11 +31,21 @@ def key_reader(key: Key | None, signature: Signature) -> KeyReader | None:
     Raises:
         ConfigError: it names a field that the payload does not have, or is of another type.
     """
+    value = value_reader(key, signature)
+    return None if value is None else lambda payload: key_text(value(payload))
+
+
+def value_reader(key: Key | None, signature: Signature) -> Callable[[Any], object] | None:
+    """What reads the value, before it becomes text, that ``worker(key=key)`` asks for.
+
+    Raises:
+        ConfigError: as ``key_reader``.
+    """
     if key is None:
         return None
     if callable(key):
-        return _by_function(key, signature)
-    return _by_fields(_names(key), signature, alone=isinstance(key, str))
+        return _value_by_function(key, signature)
+    return _value_by_fields(_names(key), signature, alone=isinstance(key, str))
 
 
 def _names(key: object) -> tuple[str, ...]:
@@ -49,12 +59,14 @@ def _names(key: object) -> tuple[str, ...]:
     return names
 
 
-def _by_function(key: Callable[[Any], object], signature: Signature) -> KeyReader:
+def _value_by_function(
+    key: Callable[[Any], object], signature: Signature
+) -> Callable[[Any], object]:
     fields = signature.fields
     if fields is None:
-        return lambda payload: key_text(_call(key, payload))
+        return lambda payload: _call(key, payload)
     defaults = {name: field.default for name, field in fields.items() if not field.required}
-    return lambda given: key_text(_call(key, types.SimpleNamespace(**{**defaults, **given})))
+    return lambda given: _call(key, types.SimpleNamespace(**{**defaults, **given}))
 
 
 def _call(key: Callable[[Any], object], payload: object) -> object:
@@ -65,7 +77,9 @@ def _call(key: Callable[[Any], object], payload: object) -> object:
         raise PayloadError(msg) from exc
 
 
-def _by_fields(names: tuple[str, ...], signature: Signature, *, alone: bool) -> KeyReader:
+def _value_by_fields(
+    names: tuple[str, ...], signature: Signature, *, alone: bool
+) -> Callable[[Any], object]:
     if signature.fields is not None:
         _check_fields(names, set(signature.fields), "the worker's fields")
         defaults = {name: field.default for name, field in signature.fields.items()}
@@ -82,8 +96,8 @@ def _by_fields(names: tuple[str, ...], signature: Signature, *, alone: bool) -> 
 
     if alone:
         name = names[0]
-        return lambda payload: key_text(read(payload, name))
-    return lambda payload: key_text([read(payload, name) for name in names])
+        return lambda payload: read(payload, name)
+    return lambda payload: [read(payload, name) for name in names]
 
 
 def _check_fields(names: tuple[str, ...], known: set[str], owner: str) -> None:

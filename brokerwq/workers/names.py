@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from brokerwq.driver.spec import check_queue_name
 from brokerwq.errors import ConfigError
 
 MAX_NAME_CHARS: Final = 80
-MAX_FOREIGN_NAME_BYTES: Final = 255
 MAX_ID_BYTES: Final = 200
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
@@ -48,14 +48,7 @@ def check_foreign_queue(name: object) -> str:
     Raises:
         ConfigError: it is not 1 to 255 bytes of printable text.
     """
-    if (
-        not isinstance(name, str)
-        or not name.isprintable()
-        or not 0 < len(name.encode()) <= MAX_FOREIGN_NAME_BYTES
-    ):
-        msg = f"queue {name!r:.200} must be 1 to {MAX_FOREIGN_NAME_BYTES} bytes of printable text"
-        raise ConfigError(msg)
-    return name
+    return check_queue_name(name)
 
 
 def check_id(value: object, what: str) -> str:

@@ -19,8 +19,10 @@ from brokerwq.limits import (
     MAX_LEASE,
     MAX_SLOTS,
     MAX_TIMEOUT,
+    MIN_LEASE,
 )
 from brokerwq.middleware import Middleware
+from brokerwq.once import Once, Strategy, check_key_version
 from brokerwq.workers.names import check_foreign_queue, check_id, check_name
 
 Key: TypeAlias = Callable[[Any], object] | str | Sequence[str]
@@ -37,6 +39,9 @@ class SendOptions(TypedDict, total=False):
         id: The message's id instead of a new one: 1 to 200 bytes of printable text.
         group: Ordering group, honoured where the broker has ordered groups.
         headers: The sender's own headers, text to text.
+        tx: A connection or session of the store's database, in a transaction of the
+            caller's: the message is written into the outbox there, and sent by a runner if
+            and only if that is committed. Only with ``await …enqueue``.
     """
 
     delay: Seconds
@@ -44,6 +49,7 @@ class SendOptions(TypedDict, total=False):
     id: str
     group: str
     headers: Mapping[str, str]
+    tx: Any
 
 
 class WorkerKeywords(TypedDict, total=False):
@@ -56,6 +62,8 @@ class WorkerKeywords(TypedDict, total=False):
     retry: RetryPolicy | None
     slots: int | None
     key: Key | None
+    once: Once | Strategy | None
+    key_version: int
     codec: Codec | Literal["json", "bytes"] | None
     foreign: bool
 
@@ -72,6 +80,7 @@ class Sending:
     id: str | None = None
     group: str | None = None
     headers: Mapping[str, str] = field(default_factory=lambda: _NO_HEADERS)
+    tx: Any = None
 
 
 AT_ONCE: Final = Sending()
@@ -97,22 +106,9 @@ def check_sending(options: Mapping[str, object], now: Callable[[], datetime]) ->
         delay=_delay(options.get("delay"), options.get("at"), now),
         id=None if id_ is None else check_id(id_, "id"),
         group=None if group is None else check_id(group, "group"),
-        headers=_NO_HEADERS if headers is None else _headers(headers),
+        headers=_NO_HEADERS if headers is None else check_user_headers(headers),
+        tx=options.get("tx"),
     )
-
-
-def _headers(headers: object) -> Mapping[str, str]:
-    if not isinstance(headers, Mapping):
-        msg = f"headers must be a mapping of text to text, not {headers!r:.200}"
-        raise ConfigError(msg)
-    given = cast("Mapping[object, object]", headers)  # whatever they are, they are objects
-    for name in given:
-        if not isinstance(name, str):
-            msg = f"a header's name must be text, not {name!r:.200}"
-            raise ConfigError(msg)
-    copy = dict(cast("Mapping[str, str]", given))  # the next line makes it true
-    check_user_headers(copy)
-    return copy
 
 
 def _delay(delay: object, at: object, now: Callable[[], datetime]) -> float:
@@ -152,11 +148,13 @@ class WorkerOptions:
             name up to 255 bytes.
         name: The message type; None takes the function's ``__name__``.
         aliases: Older types that it runs as well, so that a worker can be renamed.
-        lease: Seconds a claim lasts, above 0 and at most 7 days; None leaves it to the queue.
+        lease: Seconds a claim lasts, from 0.05 to 7 days; None leaves it to the queue.
         timeout: Seconds one call may take, above 0 and at most 365 days; None has no limit.
         retry: How often and when.
         slots: Most jobs of this worker at once in one runner, from 1; None has no own limit.
         key: What makes two messages the same work; None is the message's id.
+        once: How the work is kept from being done twice; None for not at all.
+        key_version: Raised when the same key is to mean other work, from 1.
         codec: ``json``, ``bytes`` or a ``Codec``; None goes by the payload's annotation.
         foreign: Take the messages without a type on a queue that somebody else fills.
         batch: Messages in one call, from 1 to 10,000; None for a worker that takes one.
@@ -175,6 +173,8 @@ class WorkerOptions:
     timeout: Seconds | None = None
     slots: int | None = None
     key: Key | None = None
+    once: Once | None = None
+    key_version: int = 1
     codec: Codec | Literal["json", "bytes"] | None = None
     foreign: bool = False
     batch: int | None = None
@@ -191,14 +191,16 @@ class WorkerOptions:
             check_name(self.name, "worker name")
         self._set("aliases", _names(self.aliases))
         if self.lease is not None:
-            self._set("lease", positive_seconds(self.lease, "lease", limit=MAX_LEASE))
+            self._set("lease", _lease(self.lease))
         if self.timeout is not None:
             self._set("timeout", positive_seconds(self.timeout, "timeout", limit=MAX_TIMEOUT))
-        _policy(self.retry)
-        _count(self.slots, "slots", MAX_SLOTS)
-        _count(self.batch, "batch", MAX_BATCH)
+        check_policy(self.retry)
+        check_count(self.slots, "slots", MAX_SLOTS)
+        check_count(self.batch, "batch", MAX_BATCH)
+        check_flag(self.foreign, "foreign")
+        check_key_version(self.key_version)
         self._check_batch()
-        self._set("middleware", _layers(self.middleware))
+        self._set("middleware", check_layers(self.middleware))
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
@@ -212,15 +214,28 @@ class WorkerOptions:
         if self.batch is None and wait:
             msg = "batch_wait is for workers with batch=…"
             raise ConfigError(msg)
+        if self.batch is not None and self.once is not None:
+            msg = "once keeps one message's work; a worker with batch=… cannot have it"
+            raise ConfigError(msg)
         if self.batch is not None and self.middleware:
             msg = "middleware wraps one job; a worker with batch=… cannot have it"
             raise ConfigError(msg)
 
 
-def _policy(retry: object) -> None:
+def _lease(lease: Seconds) -> float:
+    return positive_seconds(lease, "lease", limit=MAX_LEASE, least=MIN_LEASE)
+
+
+def check_policy(retry: object) -> RetryPolicy:
+    """Return ``retry`` if it is a policy.
+
+    Raises:
+        ConfigError: it is none.
+    """
     if not isinstance(retry, RetryPolicy):
         msg = f"retry must be a RetryPolicy, not {retry!r:.200}"
         raise ConfigError(msg)
+    return retry
 
 
 def _names(aliases: object) -> tuple[str, ...]:
@@ -235,7 +250,23 @@ def _names(aliases: object) -> tuple[str, ...]:
     return names
 
 
-def _count(value: object, name: str, limit: int) -> None:
+def check_flag(value: object, name: str) -> None:
+    """Refuse a ``value`` that is neither True nor False.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if not isinstance(value, bool):
+        msg = f"{name} must be True or False, not {value!r:.200}"
+        raise ConfigError(msg)
+
+
+def check_count(value: object, name: str, limit: int) -> None:
+    """Refuse a ``value`` that is neither None nor a whole number from 1 to ``limit``.
+
+    Raises:
+        ConfigError: it is neither.
+    """
     if value is None:
         return
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= limit:
@@ -243,7 +274,12 @@ def _count(value: object, name: str, limit: int) -> None:
         raise ConfigError(msg)
 
 
-def _layers(middleware: object) -> tuple[Middleware, ...]:
+def check_layers(middleware: object) -> tuple[Middleware, ...]:
+    """``middleware`` as a tuple.
+
+    Raises:
+        ConfigError: it is no list, or holds what cannot be called with a job.
+    """
     if isinstance(middleware, str) or not isinstance(middleware, Sequence):
         msg = f"middleware must be a list of async callables, not {middleware!r:.200}"
         raise ConfigError(msg)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol, TypeVar, cast
 
+from brokerwq._runtime.guard import Guard
 from brokerwq._runtime.route import Route
 from brokerwq.codecs import BoundCodec
 from brokerwq.durations import Seconds
@@ -29,6 +30,14 @@ class Sender(Protocol):
 
         Raises:
             DriverError: it has not, as far as is known.
+        """
+        ...
+
+    async def send_in(self, tx: Any, queue: str, message: Message, delay: float, /) -> None:
+        """Send if and only if the transaction that is open on ``tx`` is committed.
+
+        Raises:
+            ConfigError: ``tx`` is no connection or session of a database that has an outbox.
         """
         ...
 
@@ -62,6 +71,7 @@ class Plan:
     codec: BoundCodec
     content_type: str
     key: KeyReader | None
+    guard: Guard | None = None
 
     def message(
         self, payload: Any, sending: Sending, *, id_: str | None = None, cause: str | None = None
@@ -95,6 +105,9 @@ class Plan:
         if "id" in options:
             msg = "leave out id: a job's child has one that is derived from the job's"
             raise ConfigError(msg)
+        if "tx" in options:
+            msg = "leave out tx: a job's child belongs to the job; or use tx.enqueue"
+            raise ConfigError(msg)
         sending = self.sending(options)
         message = self.message(payload, sending, id_=child_id, cause=parent_id)
         return PendingChild(queue=self.options.queue, message=message, delay=sending.delay)
@@ -117,6 +130,7 @@ class Plan:
             batch=options.batch or 0,
             batch_wait=_seconds(options.batch_wait) or 0.0,
             middleware=options.middleware,
+            guard=self.guard,
         )
 
 
@@ -135,6 +149,10 @@ def _seconds(value: Seconds | None) -> float | None:
 
 def _call_of(fn: Callable[..., Any], signature: Signature) -> Callable[[Any, Any], Any]:
     """``fn`` as the runtime calls it: ``call(job, payload)``."""
+    if signature.takes_tx:
+        if signature.fields is None:
+            return lambda job, payload: fn(job, job.tx, payload)
+        return lambda job, fields: fn(job, job.tx, **fields)
     if signature.fields is None:
         return fn if signature.takes_job else lambda _, payload: fn(payload)
     if signature.takes_job:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import cast
 
 from brokerwq._runtime.route import Route
 from brokerwq.driver.protocol import QueueSpec, dead_letter_name
+from brokerwq.driver.spec import check_spec
 from brokerwq.errors import ConfigError
 from brokerwq.workers.decorating import AnyWorker
 
@@ -21,11 +23,7 @@ class Registry:
     def __init__(self, queues: Sequence[QueueSpec] = ()) -> None:
         self.workers: list[AnyWorker] = []
         self._routes: dict[str, list[Route]] = {}
-        self._given = {spec.name: spec for spec in queues}
-        for spec in queues:
-            if spec.dead_letter_queue == spec.name:
-                msg = f"queue {spec.name!r} cannot be its own dead-letter queue"
-                raise ConfigError(msg)
+        self._given = {spec.name: spec for spec in _checked(queues)}
 
     def add(self, worker: AnyWorker) -> None:
         """Take ``worker`` in.
@@ -93,6 +91,19 @@ class Registry:
                         f"{spec.name!r}{hint}: rename it, or say QueueSpec(dead_letter=…)"
                     )
                     raise ConfigError(msg)
+
+
+def _checked(queues: object) -> list[QueueSpec]:
+    if isinstance(queues, str | bytes) or not isinstance(queues, Sequence):
+        msg = f"queues must be a list of QueueSpec, not {queues!r:.200}"
+        raise ConfigError(msg)
+    specs = [check_spec(spec) for spec in cast("Sequence[object]", queues)]
+    names = [spec.name for spec in specs]
+    for name in names:
+        if names.count(name) > 1:
+            msg = f"queues has {name!r} twice: say all of a queue in one QueueSpec"
+            raise ConfigError(msg)
+    return specs
 
 
 class _Specs(Mapping[str, QueueSpec]):

@@ -1,7 +1,8 @@
 """What a worker's function takes, read from its signature.
 
-The rule: ``job: Job`` first if wanted, then **either** one payload **or** keyword-only
-fields. With ``batch=…``: ``jobs: list[Job]`` first if wanted, then one list of payloads.
+The rule: ``job: Job`` first if wanted, then ``tx: Tx`` if the worker is transactional, then
+**either** one payload **or** keyword-only fields. With ``batch=…``: ``jobs: list[Job]`` first
+if wanted, then one list of payloads.
 Anything else is refused where the function is decorated, with the way out: a shape that is
 almost right would lose a parameter, and be found out in production.
 """
@@ -22,6 +23,7 @@ from typing import Any, Final, NoReturn
 from brokerwq.codecs import kind_name
 from brokerwq.errors import ConfigError
 from brokerwq.job import Job
+from brokerwq.tx import Tx
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class Signature:
 
     Attributes:
         takes_job: ``Job`` (or the list of them) comes first.
+        takes_tx: ``Tx`` comes second.
         kind: The type of the payload, of one of them for a batch; None in the keyword form.
         fields: The fields of the keyword form; None in the payload form.
         is_async: A call must be awaited.
@@ -50,6 +53,7 @@ class Signature:
 
     takes_job: bool
     is_async: bool
+    takes_tx: bool = False
     kind: Any = None
     fields: Mapping[str, Field] | None = None
 
@@ -71,6 +75,7 @@ def read_signature(
     reader = _Reader(fn, frame_locals)
     parameters = reader.parameters
     jobs, rest = (_batch_jobs if batch else _one_job)(reader, parameters)
+    takes_tx, rest = _transaction(reader, rest, is_second=jobs and not batch)
     for parameter in rest:
         _refuse_odd(reader, parameter)
     positional = [each for each in rest if each.kind is not Parameter.KEYWORD_ONLY]
@@ -82,7 +87,7 @@ def read_signature(
         )
     if not positional:
         fields = {each.name: Field(reader.hint(each), each.default) for each in named}
-        return Signature(takes_job=jobs, is_async=is_async, fields=fields)
+        return Signature(takes_job=jobs, is_async=is_async, takes_tx=takes_tx, fields=fields)
     if len(positional) > 1 or named:
         _refuse_mixture(reader, positional, named, jobs=jobs)
     kind = reader.hint(positional[0])
@@ -91,7 +96,7 @@ def read_signature(
             f"the payload {positional[0].name!r} has a default, but every message has a payload",
             f"leave the default out, or write a field: {_shape('*', positional[0], jobs=jobs)}",
         )
-    return Signature(takes_job=jobs, is_async=is_async, kind=kind)
+    return Signature(takes_job=jobs, is_async=is_async, takes_tx=takes_tx, kind=kind)
 
 
 def check_function(fn: object) -> None:
@@ -228,6 +233,25 @@ def _leading(
     if is_job(reader.hint(first)):
         return True, parameters[1:]
     return False, parameters
+
+
+def _transaction(
+    reader: _Reader, parameters: Sequence[Parameter], *, is_second: bool
+) -> tuple[bool, Sequence[Parameter]]:
+    """Whether ``Tx`` comes next, and the parameters after it."""
+    taken = bool(parameters) and is_second and _is_tx(reader, parameters[0])
+    rest = parameters[1:] if taken else parameters
+    for parameter in rest:
+        if _is_tx(reader, parameter):
+            reader.refuse(
+                f"{parameter.name!r} is a Tx, which comes second",
+                "write (job: Job, tx: Tx, …)",
+            )
+    return taken, rest
+
+
+def _is_tx(reader: _Reader, parameter: Parameter) -> bool:
+    return parameter.annotation is not Parameter.empty and reader.hint(parameter) is Tx
 
 
 def _mentions_job(hint: Any) -> bool:

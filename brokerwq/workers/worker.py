@@ -13,7 +13,7 @@ from brokerwq.errors import ConfigError, EnqueueError, PayloadError
 from brokerwq.message import Message
 from brokerwq.reports import SendReport
 from brokerwq.workers.bulk import Bulk, Outgoing, chunks
-from brokerwq.workers.options import AT_ONCE, SendOptions, check_delay
+from brokerwq.workers.options import AT_ONCE, Sending, SendOptions, check_delay
 from brokerwq.workers.plan import PendingChild, Plan, Sender
 
 __all__ = ["Call", "KeywordWorker", "OnErrors", "PayloadWorker", "SendOptions", "Sender"]
@@ -62,13 +62,19 @@ class _Worker(Generic[P, R_co]):
         """What a runner needs to know."""
         return self._plan.route()
 
-    async def _send(self, message: Message, delay: float) -> str:
-        await self._plan.sender.send_one(self.queue, message, delay)
+    async def _send(self, message: Message, sending: Sending) -> str:
+        if sending.tx is None:
+            await self._plan.sender.send_one(self.queue, message, sending.delay)
+        else:
+            await self._plan.sender.send_in(sending.tx, self.queue, message, sending.delay)
         return message.id
 
-    def _send_sync(self, message: Message, delay: float) -> str:
+    def _send_sync(self, message: Message, sending: Sending) -> str:
+        if sending.tx is not None:
+            msg = "tx needs the connection's own thread: await enqueue(…, tx=…)"
+            raise ConfigError(msg)
         sender = self._plan.sender
-        sender.run_sync(lambda: sender.send_one(self.queue, message, delay))
+        sender.run_sync(lambda: sender.send_one(self.queue, message, sending.delay))
         return message.id
 
     async def _send_many(
@@ -122,12 +128,12 @@ class PayloadWorker(_Worker[P, R_co], Generic[P, T_contra, R_co]):
             DriverError: the broker did not confirm it.
         """
         sending = self._plan.sending(options)
-        return await self._send(self._plan.message(payload, sending), sending.delay)
+        return await self._send(self._plan.message(payload, sending), sending)
 
     def enqueue_sync(self, payload: T_contra, /, **options: Unpack[SendOptions]) -> str:
         """``enqueue`` for programs without an event loop."""
         sending = self._plan.sending(options)
-        return self._send_sync(self._plan.message(payload, sending), sending.delay)
+        return self._send_sync(self._plan.message(payload, sending), sending)
 
     async def enqueue_many(
         self,
@@ -213,6 +219,9 @@ class Call:
             msg = f"this is a call of worker {self._plan.name}, not of {plan.name}"
             raise PayloadError(msg)
         sending = plan.sending(self.options)
+        if sending.tx is not None:
+            msg = "leave out tx: enqueue_many sends to the broker"
+            raise ConfigError(msg)
         return plan.message(self.fields, sending), sending.delay
 
 
@@ -240,13 +249,13 @@ class KeywordWorker(_Worker[P, R_co], Generic[P, K, R_co]):
             PayloadError: a field is missing, unknown, of another type or cannot be written.
             DriverError: the broker did not confirm it.
         """
-        message, delay = self._outgoing(args, kwargs)
-        return await self._send(message, delay)
+        message, sending = self._message(args, kwargs)
+        return await self._send(message, sending)
 
     def enqueue_sync(self, /, *args: K.args, **kwargs: K.kwargs) -> str:
         """``enqueue`` for programs without an event loop."""
-        message, delay = self._outgoing(args, kwargs)
-        return self._send_sync(message, delay)
+        message, sending = self._message(args, kwargs)
+        return self._send_sync(message, sending)
 
     def call(self, /, *args: K.args, **kwargs: K.kwargs) -> Call:
         """What a message would hold, for ``enqueue_many``; the fields are checked there."""
@@ -297,9 +306,9 @@ class KeywordWorker(_Worker[P, R_co], Generic[P, K, R_co]):
         fields = _fields(self._plan, args, kwargs)
         return self._plan.child(fields, self._options, child_id=child_id, parent_id=parent_id)
 
-    def _outgoing(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Outgoing:
+    def _message(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Message, Sending]:
         sending = self._plan.sending(self._options)
-        return self._plan.message(_fields(self._plan, args, kwargs), sending), sending.delay
+        return self._plan.message(_fields(self._plan, args, kwargs), sending), sending
 
     def _maker(self) -> Callable[[Any], Outgoing]:
         if self._options:
@@ -322,6 +331,14 @@ def _fields(plan: Plan, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Map
             f"worker {plan.name} takes its fields by name: {', '.join(plan.signature.fields or ())}"
         )
         raise PayloadError(msg)
+    for name in kwargs.keys() - (plan.signature.fields or {}).keys():
+        # Whoever has used a payload worker will look for its options here.
+        if name in SendOptions.__annotations__:
+            msg = (
+                f"worker {plan.name} has no field {name!r}; "
+                f"the option is said before: {plan.name}.options({name}=…)"
+            )
+            raise PayloadError(msg)
     return kwargs
 
 

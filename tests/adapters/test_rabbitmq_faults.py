@@ -41,6 +41,8 @@ from tests.adapters.rabbit import (
     url_through,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=RELEASES)
 def lab(request: pytest.FixtureRequest) -> Lab:

@@ -22,6 +22,8 @@ from brokerwq.errors import (
 from brokerwq.message import DeadLetterNote
 from tests.adapters.rabbit import RELEASES, Lab, claim, eventually, opened, server_or_skip, some
 
+pytestmark = pytest.mark.slow
+
 QUORUM: dict[str, Any] = {"x-queue-type": "quorum"}
 
 

@@ -121,7 +121,7 @@ async def test_a_copy_of_a_foreign_message_keeps_every_byte_of_its_headers(
         reader = await driver.consume(where, lease=60, prefetch=5)
         [again] = await claim(reader)
 
-    native = decode_properties(again.handle.received.raw)  # type: ignore[attr-defined]
+    native = decode_properties(again.handle.arrival.properties)  # type: ignore[attr-defined]
     kept = {name: value for name, value in native.headers.items() if name in EVERY_TYPE}
     assert kept == EVERY_TYPE
     assert set(native.headers) - set(EVERY_TYPE) <= {"bwq", *BROKERS}

@@ -410,3 +410,22 @@ async def test_a_file_that_may_not_be_read_is_refused_naming_it(lab: Lab) -> Non
 def skip_where_everything_is_allowed(path: Path) -> None:
     if os.access(path, os.W_OK):
         pytest.skip("root may write to everything")
+
+
+def test_a_database_that_another_process_makes_meanwhile_is_no_strangers(tmp_path: Path) -> None:
+    path = str(tmp_path / "queue.db")
+    with (
+        closing(sqlite3.connect(path, isolation_level=None)) as reader,
+        closing(sqlite3.connect(path, isolation_level=None)) as maker,
+    ):
+        reader.execute("PRAGMA journal_mode = WAL")
+        looks: list[str] = []
+
+        def make_after_the_first(look: str) -> None:
+            if looks:
+                schema.upgrade(maker, path)
+            looks.append(look)
+
+        reader.set_trace_callback(make_after_the_first)
+        assert schema.version_of(reader, path) in (0, len(schema.STEPS))
+        assert schema.version_of(reader, path) == len(schema.STEPS)

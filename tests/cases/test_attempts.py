@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from brokerwq import DeadLetter, Discard, Job, Message, Retry, RetryPolicy, Snooze
+from brokerwq import App, DeadLetter, Discard, Job, Message, Retry, RetryPolicy, Snooze
 from brokerwq.backoff import Rule
 from brokerwq.outcomes import Outcome
 from tests.cases.lab import Place, counts, dead_letters, declare, reasons, send_raw
@@ -89,9 +89,9 @@ async def test_the_gaps_grow_as_the_policy_says_and_others_are_not_held_up(place
 
 
 async def test_a_message_waiting_for_its_next_attempt_takes_no_slot_and_survives_a_restart(
-    both: Place,
+    both_slowly: Place,
 ) -> None:
-    app = both.app()
+    app = both_slowly.app()
     seen: list[tuple[int, int]] = []
 
     @app.worker("q", retry=RetryPolicy(max_attempts=3, base=0.6, jitter="none"))
@@ -101,13 +101,13 @@ async def test_a_message_waiting_for_its_next_attempt_takes_no_slot_and_survives
             raise ValueError(n)
 
     await work.enqueue(n=0)
-    async with both.running(app, slots=1):
-        await both.until(lambda: seen)
+    async with both_slowly.running(app, slots=1):
+        await both_slowly.until(lambda: seen)
         await work.enqueue(n=1)
-        await both.until(lambda: len(seen) == 2, step=0.01)
+        await both_slowly.until(lambda: len(seen) == 2, step=0.01)
     assert await counts(app, "q") == (0, 0, 1, 0)
 
-    report = await both.drain(app)
+    report = await both_slowly.drain(app)
     assert seen == [(0, 1), (1, 1), (0, 2), (0, 3)]
     assert report.done == 1
 
@@ -238,6 +238,44 @@ async def test_a_message_beyond_its_attempts_is_dead_before_its_handler_runs(
     assert await reasons(app, "q") == [reason]
 
 
+@pytest.mark.parametrize(
+    ("max_attempts", "earlier", "losses", "runs"),
+    [
+        (3, 2, 1, [3]),  # its last attempt was lost: once more, alone
+        (3, 2, 2, []),  # lost again
+        (3, 0, 2, [3]),  # lost from the start: alone at its last
+        (3, 0, 3, []),
+        (2, 1, 1, [2]),
+        (2, 1, 2, []),
+        (1, 0, 1, []),  # there is no attempt to spare
+    ],
+)
+async def test_a_last_attempt_that_was_lost_is_made_good_once(
+    both_slowly: Place, max_attempts: int, earlier: int, losses: int, runs: list[int]
+) -> None:
+    app = both_slowly.app(lease=0.3)
+    attempts: list[int] = []
+
+    @app.worker("q", retry=RetryPolicy(max_attempts=max_attempts))
+    async def work(job: Job) -> None:
+        attempts.append(job.attempt)
+
+    await declare(app, "q", lease=0.3)
+    await send_raw(app, "q", Message(id="m", type="work", body=b"{}", attempts=earlier))
+    for _ in range(losses):
+        await _lose(both_slowly, app)
+    report = await both_slowly.drain(app)
+    assert attempts == runs
+    assert dict(report.dead) == ({} if runs else {"lost": 1})
+
+
+async def _lose(place: Place, app: App) -> None:
+    """Claim as a runner does that then dies."""
+    async with app.broker().claimer("q", lease=0.3) as claimer:
+        assert len(await place.drive(claimer.claim(wait=5))) == 1
+    await place.passes(0.31)
+
+
 async def test_lowering_the_limit_applies_to_what_is_already_queued(place: Place) -> None:
     generous, strict = place.app(), place.app()
     calls: list[int] = []
@@ -334,3 +372,60 @@ async def test_an_idle_runner_neither_spins_nor_keeps_a_failing_message_from_bac
         await place.passes(10.5)
         await asyncio.sleep(0)
     assert len(calls) == 11
+
+
+# -- crash suspects ---------------------------------------------------------------------------
+
+
+def lost(n: int, *, attempts: int, suspect: bool) -> Message:
+    body = b'{"n":%d}' % n
+    return Message(id=f"m{n}", type="work", body=body, attempts=attempts, suspect=suspect)
+
+
+async def test_a_suspect_is_not_held_while_another_that_was_lost_before_still_runs(
+    place: Place,
+) -> None:
+    app = place.app(lease=60)
+    order: list[tuple[int, float]] = []
+
+    @app.worker("q", retry=RetryPolicy(max_attempts=3))
+    async def work(*, n: int) -> None:
+        order.append((n, place.clock.now()))
+        await place.clock.sleep(5)
+
+    await declare(app, "q", lease=60.0)
+    # Not yet at its last attempt: were it the culprit, it would strike beside the others.
+    await send_raw(app, "q", lost(1, attempts=1, suspect=True))
+    async with place.running(app, slots=4):
+        await place.until(lambda: order, step=0.01)
+        await send_raw(app, "q", lost(2, attempts=2, suspect=True))
+        await place.passes(0.5)
+        assert (await counts(app, "q"))[1:3] == (1, 1)
+        await send_raw(app, "q", lost(3, attempts=0, suspect=False))
+        await place.until(lambda: len(order) == 3)
+        await place.passes(20)
+    assert [n for n, _ in order] == [1, 3, 2]
+    assert order[2][1] - order[1][1] >= 5  # by itself
+    assert await counts(app, "q") == (0, 0, 0, 0)
+
+
+async def test_ordinary_retries_do_not_keep_a_suspect_waiting_for_ever(place: Place) -> None:
+    app = place.app(lease=60)
+    done: list[float] = []
+
+    @app.worker("q", retry=RetryPolicy(max_attempts=100, base=0.1, jitter="none"))
+    async def retried() -> None:
+        await place.clock.sleep(0.5)
+        raise Retry(after=0)
+
+    @app.worker("q", retry=RetryPolicy(max_attempts=3))
+    async def work(*, n: int) -> None:
+        done.append(n)
+
+    await retried.enqueue_many([retried.call() for _ in range(3)])
+    async with place.running(app, slots=4, grace=0):
+        await place.passes(1.2)
+        await send_raw(app, "q", lost(2, attempts=2, suspect=True))
+        started = place.clock.now()
+        await place.until(lambda: done)
+        assert place.clock.now() - started < 20

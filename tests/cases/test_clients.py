@@ -18,6 +18,7 @@ import pytest
 from brokerwq import App, connect
 from brokerwq.errors import ClosedError, ConfigError
 from brokerwq.message import new_message_id
+from brokerwq.testing.faults import Faults, Hang
 from tests.cases.lab import PATIENCE, ROOT, Place
 from tests.cases.ring import Ring
 
@@ -123,6 +124,23 @@ async def test_an_app_that_was_closed_opens_again(both: Place) -> None:
     await app.aclose()
     await work.enqueue()
     assert (await both.drain(app)).done == 2
+
+
+async def test_closing_an_app_ends_a_send_that_nobody_answers(place: Place) -> None:
+    faults = Faults(clock=place.clock)
+    faults.add("send", Hang())
+    app = place.faulty_app(faults)
+
+    @app.worker("q")
+    async def work() -> None:
+        pass
+
+    sending = asyncio.create_task(work.enqueue())
+    await place.until(lambda: any(call.operation == "send" for call in faults.calls), step=0.0)
+    await app.aclose()
+
+    with pytest.raises(ClosedError):
+        await asyncio.wait_for(sending, PATIENCE)
 
 
 # -- threads ----------------------------------------------------------------------------------

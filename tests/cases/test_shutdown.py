@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from brokerwq import QueueSpec, connect
 from tests.cases.site import Site
 
 pytestmark = pytest.mark.slow
@@ -210,6 +211,35 @@ async def test_a_drain_that_is_stopped_says_so(site: Site) -> None:
     code, said = site.finish(process)
     assert code != 0, said
     assert await site.counts() == (3, 0, 0, 0)
+
+
+async def test_a_queue_that_is_otherwise_is_named_with_its_difference(site: Site) -> None:
+    async with connect(site.url) as broker:
+        await broker.declare(QueueSpec(name="q", dead_letter="elsewhere"))
+    process = site.start("run")
+    code, said = site.finish(process)
+    assert code == 4, said
+    assert "elsewhere" in said
+    assert "q-dead" in said
+
+
+async def test_an_idle_runner_costs_next_to_nothing(site: Site) -> None:
+    await site.send("q", {"n": 1})
+    process = site.start("run")
+    site.until(lambda: site.notes("end"))
+    await asyncio.sleep(0.5)
+    before = _cpu_seconds(process.pid)
+    await asyncio.sleep(3)
+    spent = _cpu_seconds(process.pid) - before
+    process.send_signal(TERM)
+    assert site.finish(process)[0] == 0
+    assert spent < 0.05 * 3
+
+
+def _cpu_seconds(pid: int) -> float:
+    """User and system time, as proc(5) has it in fields 14 and 15 of stat."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def test_a_url_that_leads_nowhere_is_one_clear_error(site: Site, tmp_path: Path) -> None:

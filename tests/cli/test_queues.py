@@ -37,6 +37,34 @@ def test_the_listing_is_told_to_programs_too(cli: Cli, stock: Stock) -> None:
     assert first["certainty"]["ready"] == "exact"
 
 
+def test_a_broker_without_queues_is_named_for_its_url_may_be_a_slip(
+    cli: Cli, tmp_path: Path
+) -> None:
+    answer = cli("queues", "ls", "--url", f"sqlite:///{tmp_path}/slip.db")
+
+    assert answer.code == 0
+    assert answer.err.startswith("brokerwq: there are no queues on sqlite:///")
+    assert "slip.db" in answer.err
+
+
+def test_queues_that_an_app_has_and_the_broker_has_not_are_named(
+    cli: Cli, stock: Stock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    (tmp_path / "unused_app.py").write_text(
+        "from brokerwq import App\n"
+        f"app = App({stock.url!r})\n"
+        f"@app.worker({QUEUE!r})\ndef there(*, n: int) -> None: ...\n"
+        "@app.worker('mails')\ndef missing(*, n: int) -> None: ...\n"
+    )
+
+    answer = cli("queues", "ls", "--app", "unused_app:app")
+
+    assert answer.code == 0
+    assert "not there yet: mails; the first enqueue or run makes a queue" in answer.err
+
+
 def test_one_queue_is_shown(cli: Cli, stock: Stock) -> None:
     stock.send(QUEUE, message(1))
 

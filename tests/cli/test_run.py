@@ -110,6 +110,7 @@ def test_a_runner_says_what_it_runs_and_stops_cleanly(start: Start, folder: Path
 
     assert runner.end(5) == 0
     assert "on sqlite:///jobs.db (code), queues: naps; 10 slots" in runner.said
+    assert "a stop gives running jobs 15 s, a second one none" in runner.said
     assert "1 done, 0 dead" in runner.said
 
 
@@ -234,6 +235,15 @@ def test_a_drain_with_dead_letters_ends_with_exit_code_1(start: Start, processes
 
     assert drained.end() == 1
     assert "0 done, 1 retried, 1 dead (1 failed)" in drained.said
+
+
+def test_the_report_as_json_tells_the_exit_code_that_the_command_has(start: Start) -> None:
+    enqueue(start, "fail")
+
+    drained = start("drain", "jobs:app", "--json")
+
+    assert drained.end() == 1
+    assert json.loads(drained.said[drained.said.index("{\n") :])["exit_code"] == 1
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])

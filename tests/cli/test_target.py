@@ -44,6 +44,17 @@ def test_the_app_may_be_named_in_pyproject(cli: Cli, write: Write) -> None:
     assert cli("config", "show", "--json").json[0]["value"] == "memory://"
 
 
+def test_a_setting_that_is_misspelt_in_the_environment_is_named(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BROKERWQ_SLOT", "3")
+
+    shown = cli("config", "show", "--json")
+
+    assert "BROKERWQ_SLOT is no setting and changes nothing; is BROKERWQ_SLOTS meant?" in shown.err
+    assert shown.code == 0
+
+
 def test_an_app_below_another_name_is_found(cli: Cli, write: Write) -> None:
     module = write(f"{APP}class Space:\n    inner = app\n")
 

@@ -16,7 +16,7 @@ from brokerwq.testing import Harness
 from brokerwq.testing.pytest_suite import ConformanceSuite
 from brokerwq.testing.servers.proxy import TcpProxy
 from brokerwq.testing.servers.rabbitmq import Release
-from tests.adapters.rabbit import place_of, server_or_skip, url_through
+from tests.adapters.rabbit import RELEASES, place_of, server_or_skip, url_through
 
 
 @asynccontextmanager
@@ -36,8 +36,13 @@ async def cut(driver: Driver) -> None:
     await asyncio.sleep(0.05)
 
 
+def tested(release: Release) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(release not in RELEASES, reason=f"not asked for: {release}")
+
+
 class Conformance(ConformanceSuite):
     release: ClassVar[Release]
+    limit: ClassVar[float] = 110.0  # a restart takes half a minute on a busy machine
 
     @pytest.fixture
     def harness(self) -> Generator[Harness]:
@@ -57,14 +62,19 @@ class Conformance(ConformanceSuite):
             )
 
 
+@pytest.mark.slow
+@tested("3.10")
 class TestRabbit310(Conformance):
     release = "3.10"
 
 
+@pytest.mark.slow
+@tested("4.3")
 class TestRabbit43(Conformance):
     release = "4.3"
 
 
 @pytest.mark.slow
+@tested("4.0")
 class TestRabbit40(Conformance):
     release = "4.0"

@@ -14,7 +14,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import Span, SpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode
 
-from brokerwq import App, DeadLetter, Job, Message, RetryPolicy, Runner, Snooze, events
+from brokerwq import App, DeadLetter, Job, Message, Next, RetryPolicy, Runner, Snooze, events
 from brokerwq.dead_letters import DeadLetters
 from brokerwq.telemetry import EventLog, JsonFormatter, fan_out
 from tests.telemetry.lab import (
@@ -388,3 +388,22 @@ async def test_a_failing_exporter_fails_no_job(caplog: pytest.LogCaptureFixture)
 
     assert sorted(ran) == ["a.jpg", "b.jpg"]
     assert [record.name for record in caplog.records] == ["brokerwq.telemetry"]
+
+
+async def test_the_stack_of_a_failed_job_begins_with_its_handler(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def around(job: Job, call_next: Next) -> object:
+        return await call_next(job)
+
+    @app.worker("images", retry=RetryPolicy(max_attempts=1), middleware=[around])
+    def thumbnail(*, key: str) -> None:
+        raise ValueError(key)
+
+    await thumbnail.enqueue(key="a.jpg")
+    with anyio.fail_after(20):
+        await Runner(app).drain(settle=0, handle_signals=False)
+
+    shown = [record.exc_text for record in caplog.records if record.exc_text]
+    assert len(shown) == 1
+    assert ", in around" in shown[0].splitlines()[0]

@@ -36,6 +36,9 @@ def ended(outcome: str) -> events.JobEnded:
     )
 
 
+STRANGER = dataclasses.replace(ended("put-back"), reason=events.UNKNOWN_TYPE)
+
+
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
@@ -73,6 +76,7 @@ def log(logger: logging.Logger, clock: FakeClock) -> EventLog:
         (ended("discarded"), "INFO", "job discarded its message"),
         (ended("cancelled"), "INFO", "job cancelled"),
         (ended("put-back"), "DEBUG", "message put back unstarted"),
+        (STRANGER, "WARNING", "message of unknown type put back"),
         (ended("something new"), "INFO", "job ended"),
         (DEAD, "ERROR", "message dead-lettered"),
         (
@@ -226,6 +230,23 @@ def test_the_first_line_of_an_outage_comes_at_once_and_the_next_counts_the_rest(
     first, second = journal.records
     assert "suppressed" not in fields(first)
     assert fields(second)["suppressed"] == 4
+
+
+def test_messages_of_unknown_type_do_not_flood_the_log(
+    log: EventLog, journal: Journal, clock: FakeClock
+) -> None:
+    for _ in range(1000):
+        log(STRANGER)
+    clock.advance(10)
+    log(STRANGER)
+
+    assert [fields(record).get("suppressed") for record in journal.records] == [None, 999]
+
+
+def test_what_is_empty_is_left_out(log: EventLog, journal: Journal) -> None:
+    log(events.StateChanged(state="ready", reasons=()))
+
+    assert "reasons" not in fields(journal.records[0])
 
 
 def test_the_end_of_an_outage_is_told_once_with_what_was_left_out(

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-from brokerwq import App, Job
+from brokerwq import App, Job, Tx
 
 app = App("memory://")
+guarded = App("memory://", store="sqlite:///keys.db", name="shop")
 
 
 class Image(BaseModel):
@@ -55,6 +56,14 @@ async def job_last(image: Image, job: Job) -> None: ...
 async def two_payloads(a: Image, b: Image) -> None: ...
 
 
+@guarded.worker("q", once="transactional")
+async def charge(job: Job, tx: Tx, image: Image) -> None: ...
+
+
+@guarded.worker("q", once="transactional")
+async def tx_last(job: Job, image: Image, tx: Tx) -> None: ...
+
+
 @app.worker("q", batch=3)  # type: ignore[arg-type]
 async def batch_of_one(image: Image) -> None: ...
 
@@ -64,6 +73,9 @@ async def enqueue(job: Job, image: Image) -> None:
     await job_last.enqueue(image)  # type: ignore[attr-defined]
     await two_payloads.enqueue(image)  # type: ignore[attr-defined]
 
+    await tx_last.enqueue(image)  # type: ignore[attr-defined]
+    await charge.enqueue(3)  # type: ignore[arg-type]
+    await charge(job, image)  # type: ignore[arg-type,call-arg]
     await model.enqueue(3)  # type: ignore[arg-type]
     await model.enqueue(image, image)  # type: ignore[arg-type,call-arg]
     await model.enqueue(None)  # type: ignore[arg-type]
@@ -96,7 +108,7 @@ async def enqueue(job: Job, image: Image) -> None:
 app.worker("q", lease="60")  # type: ignore[call-overload]
 app.worker("q", nmae="x")  # type: ignore[call-overload]
 app.worker("q", codec="yaml")  # type: ignore[call-overload]
-app.worker("q", once="marker")  # type: ignore[call-overload]
+app.worker("q", once="always")  # type: ignore[call-overload]
 app.worker("q", batch=None)  # type: ignore[call-overload]
 app.worker("q", batch=3, middleware=[])  # type: ignore[call-overload]
 app.worker("q", batch_wait=3)  # type: ignore[call-overload]

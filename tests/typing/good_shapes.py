@@ -14,10 +14,11 @@ from typing import ParamSpec, TypeVar, assert_type
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from brokerwq import App, Done, Job, Next, Outcome, RetryPolicy, SendReport
+from brokerwq import App, Done, Job, Next, Once, Outcome, RetryPolicy, SendReport, Tx
 from brokerwq.workers.worker import Call, KeywordWorker, PayloadWorker
 
 app = App("memory://")
+guarded = App("memory://", store="sqlite:///keys.db", name="shop")
 T = TypeVar("T")
 K = ParamSpec("K")
 
@@ -104,6 +105,21 @@ async def union(event: Image | Point) -> None: ...
 async def anything(order: dict[str, object]) -> None: ...
 
 
+@guarded.worker("q", once="marker", key="key", key_version=2)
+async def marked(image: Image) -> None: ...
+
+
+@guarded.worker("q", once="transactional")
+async def charge(job: Job, tx: Tx, image: Image) -> None:  # noqa: ARG001 -- it is its shape
+    assert_type(await tx.enqueue(model, image), str)
+    assert_type(await tx.enqueue(model, image, delay=3), str)
+    assert_type(await tx.enqueue(fields, image_id=3), str)
+
+
+@guarded.worker("q", once=Once(strategy="lease_tx", retention=timedelta(days=7)))
+async def charge_fields(job: Job, tx: Tx, *, image_id: int) -> None: ...
+
+
 @app.worker("batches-a", batch=50, batch_wait=0.5)
 async def batch_with_jobs(jobs: list[Job], images: list[Image]) -> Sequence[Outcome] | None:
     return [Done() for _ in zip(jobs, images, strict=True)] or None
@@ -147,6 +163,7 @@ def payloads() -> None:
     assert_type(payload_of(batch_of_sequences), Image)
     assert_type(payload_of(batch_of_payloads), Image)
     assert_type(payload_of(method), Image)
+    assert_type(payload_of(charge), Image)
     assert_type(enqueue_of(nothing), Callable[[], None])
     assert_type(enqueue_of(only_job), Callable[[], None])
 
@@ -171,6 +188,9 @@ async def enqueue(image: Image) -> None:
     await job_and_fields.options(delay=3).enqueue(image_id=3)
     await fields.enqueue(image_id=1)
     fields.enqueue_sync(image_id=1)
+    await charge.enqueue(image, tx=object())
+    await charge_fields.enqueue(image_id=3)
+    await charge_fields.options(tx=object()).enqueue(image_id=3)
     await nothing.enqueue()
     await only_job.enqueue()
     await builtins.enqueue([1])

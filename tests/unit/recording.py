@@ -32,6 +32,9 @@ class RecordingSender:
     async def send_one(self, queue: str, message: Message, delay: float, /) -> None:
         self.sent.append((queue, message, delay))
 
+    async def send_in(self, tx: Any, queue: str, message: Message, delay: float, /) -> None:
+        self.sent.append((f"{queue} in {tx}", message, delay))
+
     async def send_many(
         self, queue: str, outgoing: AsyncIterator[Outgoing] | Iterator[Outgoing], /
     ) -> SendReport:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from brokerwq.errors import ConfigError
-from brokerwq.settings import DEFAULT_URL, Setting, Settings
+from brokerwq.settings import DEFAULT_URL, Setting, Settings, misspelt
 
 SECRET = "amqp://user:s3cret@host/vhost?password=s3cret"  # noqa: S105
 
@@ -193,3 +193,16 @@ def test_settings_do_not_change() -> None:
 
     with pytest.raises(ValueError, match="frozen"):
         settings.lease = 3
+
+
+def test_a_variable_that_is_almost_a_setting_is_noticed() -> None:
+    assert misspelt(["BROKERWQ_SLOT", "brokerwq_maxattempts", "BROKERWQ_SLOTS", "SLOT"]) == {
+        "BROKERWQ_SLOT": "BROKERWQ_SLOTS",
+        "brokerwq_maxattempts": "BROKERWQ_MAX_ATTEMPTS",
+    }
+
+
+def test_the_variables_of_others_are_left_alone() -> None:
+    others = ["TELEMETRY", "TRACEBACK", "SQLITE_BUSY_TIMEOUT", "SQLITE_POLL", "TEST_AMQP_URL"]
+
+    assert misspelt(f"BROKERWQ_{name}" for name in others) == {}

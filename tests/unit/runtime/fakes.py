@@ -74,6 +74,7 @@ class FakeConsumer:
         return [operation for operation, _ in self.calls]
 
     async def claim(self, max_items: int, _wait: float, /) -> Sequence[Delivery]:
+        await self._before("claim")
         taken, self.waiting = self.waiting[:max_items], self.waiting[max_items:]
         return taken
 
@@ -106,12 +107,15 @@ class FakeConsumer:
         self, operation: str, deliveries: Sequence[Delivery], *rest: object
     ) -> Results:
         self.calls.append((operation, ([d.handle for d in deliveries], *rest)))
+        await self._before(operation)
+        return [self.answer(operation, each) for each in deliveries]
+
+    async def _before(self, operation: str) -> None:
         before = self.before.get(operation)
         if before is not None:
             pending = before()
             if isinstance(pending, Awaitable):
                 await pending
-        return [self.answer(operation, each) for each in deliveries]
 
 
 def keeper(

@@ -6,7 +6,12 @@ import pytest
 
 from brokerwq._runtime.leases import margin_of
 from brokerwq.driver import Capabilities, Lease
-from brokerwq.errors import CannotExtendError, ConnectionLostError, LeaseLostError
+from brokerwq.errors import (
+    CannotExtendError,
+    ConnectionLostError,
+    LeaseLostError,
+    TransientError,
+)
 from brokerwq.events import Event, LeaseLost, LeasesExtended
 from brokerwq.testing import FakeClock
 from tests.unit.runtime.fakes import FakeConsumer, delivery, keeper
@@ -236,3 +241,33 @@ async def test_nothing_is_extended_once_nothing_is_held() -> None:
 
     assert consumer.calls == []
     assert clock.pending == 0
+
+
+async def test_broker_that_never_answers_is_not_waited_for_for_ever() -> None:
+    clock, consumer = FakeClock(), FakeConsumer(waiting=[delivery()])
+    consumer.before["extend"] = asyncio.Event().wait
+    leases = keeper(consumer, clock, heartbeat=False)
+    (held,) = await leases.claim(1, 0)
+
+    with pytest.raises(TransientError):
+        await clock.drive(leases.extend(held, 20))
+
+    assert held.lost
+    consumer.before["claim"] = asyncio.Event().wait
+    with pytest.raises(TransientError):
+        await clock.drive(leases.claim(1, 5))
+    assert clock.now() >= 35
+
+
+async def test_lease_that_is_being_extended_is_not_extended_beside_it() -> None:
+    clock, consumer = FakeClock(), FakeConsumer(waiting=[delivery()])
+    answered = asyncio.Event()
+    consumer.before["extend"] = answered.wait
+    await keeper(consumer, clock).claim(1, 0)
+
+    await clock.advance_and_settle(7)
+    assert consumer.operations() == ["extend"]
+    answered.set()
+    await clock.advance_and_settle(3.1)
+
+    assert consumer.operations() == ["extend", "extend"]

@@ -9,8 +9,9 @@ from brokerwq._runtime.bridge import InlineBridge
 from brokerwq._runtime.leases import Held, LeaseKeeper
 from brokerwq._runtime.settler import Settle, Settler
 from brokerwq._runtime.verdict import Verdict
-from brokerwq.driver import Mark
+from brokerwq.driver import Capabilities, Lease, Mark
 from brokerwq.errors import (
+    ClosedError,
     DriverError,
     LeaseLostError,
     PermissionDeniedError,
@@ -30,6 +31,7 @@ BACK = Verdict("put_back", "put-back", counted=False, delay=2.0, mark=Mark(attem
 @dataclass
 class Bench:
     count: int = 1
+    capabilities: Capabilities | None = None
     clock: FakeClock = field(default_factory=FakeClock)
     consumer: FakeConsumer = field(default_factory=FakeConsumer)
     events: list[Event] = field(default_factory=list[Event])
@@ -40,7 +42,7 @@ class Bench:
 
     async def open(self) -> list[Held]:
         self.consumer.waiting = [delivery(f"m{n}") for n in range(self.count)]
-        self.keeper: LeaseKeeper = keeper(self.consumer, self.clock)
+        self.keeper: LeaseKeeper = keeper(self.consumer, self.clock, capabilities=self.capabilities)
         self.settler = Settler(
             self.keeper,
             InlineBridge(),
@@ -251,3 +253,32 @@ async def test_lease_the_broker_calls_lost_is_reported_once(verdict: Verdict) ->
     assert isinstance(bench.answers["m0"], LeaseLostError)
     assert held.is_reported_lost
     assert bench.consumer.operations() == [verdict.operation]
+
+
+async def test_what_is_closed_under_way_is_concluded() -> None:
+    bench = Bench(count=2)
+    bench.consumer.before["ack"] = asyncio.Event().wait
+    bench.consumer.answer = lambda _operation, _delivery: TransientError("busy")
+    acked, waiting = await bench.open()
+    bench.settle(acked, Verdict("ack", "done"))
+    bench.settle(waiting, BACK)
+    await bench.clock.settle()
+
+    await bench.settler.aclose()
+    await bench.clock.advance_and_settle(10)
+
+    assert [type(error) for error in bench.answers.values()] == [ClosedError] * 2
+    assert bench.settler.pending == 0
+    assert [each for each in bench.consumer.operations() if each != "extend"] == ["ack", "put_back"]
+
+
+async def test_message_that_a_connection_holds_is_released_once_its_time_is_up() -> None:
+    bench = Bench(capabilities=Capabilities(lease=Lease.CONNECTION, max_lease=10))
+    (held,) = await bench.open()
+    await bench.clock.advance_and_settle(20)
+    bench.settle(held, BACK)
+
+    await bench.settler.flush()
+
+    assert bench.consumer.calls[-1] == ("release", (["m0"], [0.0]))
+    assert isinstance(bench.answers["m0"], LeaseLostError)

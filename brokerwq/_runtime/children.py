@@ -1,0 +1,71 @@
+"""Sending what jobs enqueued: after success, and before their messages are acked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
+
+from brokerwq._runtime.cancellation import uncancel
+from brokerwq.errors import DriverError
+from brokerwq.job import Child, Job
+from brokerwq.message import Message
+from brokerwq.outcomes import Done, Outcome, Retry
+
+
+async def send_children(
+    send: Callable[[Sequence[Child]], Awaitable[None]],
+    context: Context | None,
+    jobs: Sequence[Job],
+    outcomes: Sequence[Outcome],
+    error: BaseException | None,
+    *,
+    is_aborting: Callable[[], bool],
+) -> tuple[list[Outcome], BaseException | None]:
+    """The outcomes, and the error behind them, once the children of all that is done are sent."""
+    results = list(outcomes)
+    for n, (job, outcome) in enumerate(zip(jobs, outcomes, strict=True)):
+        children = job.take_children()
+        if not children or not isinstance(outcome, Done):
+            continue
+        try:
+            await _in_context(context, send(children))
+        except (Exception, asyncio.CancelledError) as failure:
+            if is_aborting():
+                raise
+            uncancel()
+            results[n], error = Retry(), failure  # whatever it was: the job must run again
+    return results, error
+
+
+async def send_by_kind(
+    send_batch: Callable[
+        [str, Sequence[tuple[Message, float]]], Awaitable[Sequence[DriverError | None]]
+    ],
+    children: Sequence[Child],
+) -> None:
+    """Send ``children``, those of one queue and type together.
+
+    Raises:
+        DriverError: one was not accepted; others were.
+    """
+    outgoing: dict[tuple[str, str], list[tuple[Message, float]]] = {}
+    for child in children:
+        kind = child.queue, child.message.type  # as telemetry tells them apart
+        outgoing.setdefault(kind, []).append((child.message, child.delay))
+    for (queue, _), messages in outgoing.items():
+        for error in await send_batch(queue, messages):
+            if error is not None:
+                raise error
+
+
+async def _in_context(context: Context | None, sending: Awaitable[None]) -> None:
+    # The handler has ended; what it asked for is still its own in a trace.
+    if context is None:
+        await sending
+        return
+
+    async def send() -> None:
+        await sending
+
+    await asyncio.create_task(send(), context=context)

@@ -1,0 +1,117 @@
+"""A guard around a handler: admitted before it, finished or abandoned after it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import anyio
+
+from brokerwq._runtime.guard import Admission, Guard, Skip
+from brokerwq._runtime.leases import Held
+from brokerwq.backoff import RetryPolicy
+from brokerwq.errors import StoreUnavailableError
+from brokerwq.job import Job
+from brokerwq.outcomes import DeadLetter, Done, Outcome, Retry
+
+StoreFailed: TypeAlias = Callable[[BaseException], float]
+
+
+async def admit(
+    guard: Guard, held: Held, job: Job, payload: object, store_failed: StoreFailed
+) -> Admission | Skip | Exception:
+    """What the guard says; an exception of it is a failed attempt."""
+    keeper = held.keeper
+    try:
+        admitted = await guard.admit(job, payload, keeper.lease - keeper.margin)
+    except StoreUnavailableError as error:
+        return _later(store_failed(error))
+    except Exception as error:  # noqa: BLE001 -- it must not end the slot
+        return error
+    if not isinstance(admitted, Skip) and admitted.needs_extending:
+        held.companion = admitted.extend
+    return admitted
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What an ended attempt is judged by.
+
+    Attributes:
+        job: The job.
+        retry: Its worker's policy.
+        is_counted: Neither a lost lease nor the runner's stop ended it.
+    """
+
+    job: Job
+    retry: RetryPolicy
+    is_counted: bool
+
+    def is_last(self, outcome: Outcome) -> bool:
+        """Whether the message is given up on with ``outcome``."""
+        if isinstance(outcome, DeadLetter):
+            return True
+        is_failure = isinstance(outcome, Retry) and self.is_counted
+        return is_failure and self.job.attempt >= self.retry.max_attempts
+
+
+@dataclass(frozen=True, slots=True)
+class Concluded:
+    """How a guarded attempt ended, all told.
+
+    Attributes:
+        outcome: What it counts as.
+        error: The exception, if the guard found one.
+        skip: What the guard wants instead of the outcome.
+    """
+
+    outcome: Outcome
+    error: BaseException | None = None
+    skip: Skip | None = None
+
+
+async def conclude(
+    admission: Admission,
+    attempt: Attempt,
+    outcome: Outcome,
+    answer: object,
+    store_failed: StoreFailed,
+) -> Concluded:
+    """Finish or abandon; nobody can cancel that half-way."""
+    concluded = Concluded(outcome)
+    with anyio.CancelScope(shield=True):
+        try:
+            if isinstance(outcome, Done):
+                children = attempt.job.take_children() if admission.takes_children else ()
+                skip = await admission.finish(answer, children)
+                concluded = Concluded(outcome, skip=skip)
+            else:
+                is_last = attempt.is_last(outcome)
+                concluded = Concluded(
+                    outcome, skip=await admission.abandon(outcome, is_last=is_last)
+                )
+        except StoreUnavailableError as error:
+            concluded = Concluded(outcome, error, _later(store_failed(error)))
+        except Outcome as instead:
+            concluded = Concluded(instead, instead.__cause__)
+        except Exception as error:  # noqa: BLE001 -- what was not finished has failed
+            concluded = Concluded(Retry(), error)
+    return concluded
+
+
+@asynccontextmanager
+async def given_up_on_abort(admission: Admission | None) -> AsyncGenerator[None]:
+    """Abandon what a slot that is being ended leaves behind."""
+    try:
+        yield
+    except BaseException:
+        if admission is not None:
+            with anyio.CancelScope(shield=True), suppress(Exception):
+                await admission.abandon(Retry(), is_last=False)
+        raise
+
+
+def _later(delay: float) -> Skip:
+    return Skip(kind="later", delay=delay, reason="store unreachable")

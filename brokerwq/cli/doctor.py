@@ -1,0 +1,107 @@
+"""``brokerwq doctor``: what of a broker's set-up is missing or weak, and what would mend it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, fields
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from brokerwq.cli.connection import Target, broker_options, opened, target_of
+from brokerwq.cli.failure import ExitCode, FinishedWithError
+from brokerwq.cli.loop import run_async
+from brokerwq.cli.output import as_json, shown, table
+from brokerwq.driver.registry import redacted
+from brokerwq.errors import ConfigError, QueueNotFoundError
+
+if TYPE_CHECKING:
+    from brokerwq.driver import Capabilities, Driver, QueueSpec
+    from brokerwq.driver.doctor import Finding
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[QUEUE]...")
+@broker_options
+@click.option("--json", "json_", is_flag=True, help="Print JSON.")
+def doctor(*, names: tuple[str, ...], url: str | None, app_spec: str | None, json_: bool) -> None:
+    """Examine the queues of an app, or those that are named; change nothing.
+
+    Prints what the broker can do, then each finding with what would mend it. An error is
+    exit code 4.
+    """
+    target = target_of(url, app_spec)
+    capabilities, findings = run_async(lambda: _examine(target, names))
+    if json_:
+        as_json(
+            {
+                "url": redacted(target.url),
+                "capabilities": _capabilities(capabilities),
+                "findings": [asdict(finding) for finding in findings],
+            }
+        )
+    else:
+        click.echo(redacted(target.url))
+        table(
+            ["CAPABILITY", "VALUE"],
+            [[name, str(value)] for name, value in _capabilities(capabilities).items()],
+        )
+        click.echo()
+        table(
+            ["LEVEL", "SUBJECT", "FINDING", "FIX"],
+            [[each.level, each.subject, shown(each.text), each.fix] for each in findings],
+        )
+    if any(finding.level == "error" for finding in findings):
+        raise FinishedWithError(ExitCode.DIFFERS)
+
+
+async def _examine(target: Target, names: tuple[str, ...]) -> tuple[Capabilities, list[Finding]]:
+    from brokerwq.driver.doctor import Doctor
+
+    specs = _specs(target, names)
+    async with opened(target.url) as driver:
+        findings: list[Finding] = []
+        for spec in specs:
+            if isinstance(driver, Doctor):
+                findings += await driver.examine(spec)
+            else:
+                findings += await _compare(driver, spec)
+        return driver.capabilities, findings
+
+
+def _specs(target: Target, names: tuple[str, ...]) -> list[QueueSpec]:
+    from brokerwq.driver import QueueSpec
+
+    known = {spec.name: spec for spec in target.specs()}
+    if not names and not known:
+        msg = "no queue to examine: name some, or an app with --app"
+        raise ConfigError(msg)
+    return [known.get(name) or QueueSpec(name=name) for name in names or known]
+
+
+async def _compare(driver: Driver, spec: QueueSpec) -> list[Finding]:
+    """What can be said of any broker: whether the queue is there, and as it should be."""
+    from brokerwq.driver.doctor import Finding
+
+    try:
+        differences = await driver.declare(spec, check_only=True)
+    except QueueNotFoundError as error:
+        fix = f"brokerwq queues declare {spec.name}"
+        return [Finding(subject=spec.name, level="error", text=str(error), fix=fix)]
+    if not differences:
+        return [Finding(subject=spec.name, level="ok", text="the queue is as it should be")]
+    return [
+        Finding(subject=spec.name, level="error", text=str(each), fix=each.fix)
+        for each in differences
+    ]
+
+
+def _capabilities(capabilities: Capabilities) -> dict[str, Any]:
+    return {field.name: _plain(getattr(capabilities, field.name)) for field in fields(capabilities)}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Enum):
+        return value.value
+    return "no limit" if value == math.inf else value

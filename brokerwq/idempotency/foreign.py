@@ -1,0 +1,92 @@
+"""Records and outbox rows in a transaction of somebody else's."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any, Protocol
+
+from brokerwq.clock import Clock
+from brokerwq.errors import ConfigError
+from brokerwq.idempotency.record import Answer, Claim
+from brokerwq.idempotency.store import Outgoing, Soundness
+from brokerwq.message import Message
+
+
+class Foreign(Protocol):
+    """A connection that somebody else has opened, with or without a transaction on it."""
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether one is open."""
+        ...
+
+    async def begin(self) -> None:
+        """Open one."""
+        ...
+
+    async def mark(self, claim: Claim, /) -> Answer:
+        """Mark the key as completed, in the transaction, unless something speaks against it."""
+        ...
+
+    async def put_out(self, outgoing: Outgoing, /) -> None:
+        """Write into the outbox."""
+        ...
+
+    async def keep_result(self, key: bytes, result: str, /) -> None:
+        """Write a result into the record."""
+        ...
+
+    async def examine(self, claim: Claim, /) -> Soundness:
+        """See ``Transaction.examine``; only for a transaction that ``begin`` has opened."""
+        ...
+
+    async def commit(self) -> None:
+        """Commit what ``begin`` has opened."""
+        ...
+
+    async def rollback(self) -> None:
+        """Roll back what ``begin`` has opened, if it is still open."""
+        ...
+
+
+def foreign(tx: Any, clock: Clock) -> Foreign:
+    """``tx`` as a ``Foreign``.
+
+    Raises:
+        ConfigError: it is of no kind that is known.
+    """
+    if isinstance(tx, sqlite3.Connection):
+        from brokerwq.idempotency.stores._sqlite_foreign import ForeignSqlite  # noqa: PLC0415
+
+        return ForeignSqlite(tx, clock)
+    if type(tx).__module__.partition(".")[0] == "asyncpg":
+        from brokerwq.idempotency.stores._asyncpg_foreign import ForeignAsyncpg  # noqa: PLC0415
+
+        return ForeignAsyncpg(tx)
+    found = f"{type(tx).__module__}.{type(tx).__name__}"
+    msg = f"tx must be a connection of sqlite3 or asyncpg, not {found}"
+    raise ConfigError(msg)
+
+
+async def put_out(tx: Any, queue: str, message: Message, delay: float, clock: Clock | None) -> None:
+    """Write ``message`` into the outbox, in the transaction that is open on ``tx``.
+
+    Args:
+        tx: A connection.
+        queue: Where it goes.
+        message: The message.
+        delay: Seconds until it may be claimed.
+        clock: The app's; None if that has no store, so that nobody would relay it.
+
+    Raises:
+        ConfigError: no transaction is open, or it is no connection that is known, or there is
+            no store.
+    """
+    if clock is None:
+        msg = "tx needs App(store=…): its outbox is where the message goes"
+        raise ConfigError(msg)
+    connection = foreign(tx, clock)
+    if not connection.in_transaction:
+        msg = "no transaction is open on tx: the message would be sent whatever comes after"
+        raise ConfigError(msg)
+    await connection.put_out(Outgoing(queue=queue, message=message, delay=delay))

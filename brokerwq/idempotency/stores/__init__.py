@@ -1,0 +1,1 @@
+"""The stores; each imports its client library when it is first used."""

@@ -1,0 +1,150 @@
+"""Runners are killed and frozen at random; every key has its one effect all the same.
+
+``none`` and ``mark-first`` are the positive controls: were there no extra effects and no lost
+keys in them, the campaign would not bite. By default a short form runs; the environment
+variable ``CAMPAIGN=full`` asks for 500 keys and three seeds, ``make chaos-idempotency`` sets it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from brokerwq.testing.servers.postgres import program
+from tests.chaos.campaign import Found, Setting, run_campaign
+from tests.idempotency.stores import postgres_schema
+
+Read: TypeAlias = Callable[[], list[tuple[int, int]]]
+FULL = os.environ.get("CAMPAIGN") == "full"
+KEYS = 500 if FULL else 120
+SEEDS = (1, 2, 3) if FULL else (1,)
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+async def campaign(
+    folder: Path, strategy: str, seed: int, *, url: str = "", read: Read | None = None, **more: Any
+) -> Found:
+    values: dict[str, Any] = {"keys": KEYS, "fault_seconds": 40.0 if FULL else 10.0, **more}
+    setting = Setting(
+        strategy=strategy,
+        url=url or f"sqlite:///{folder / 'queue.db'}",
+        folder=folder,
+        seed=seed,
+        **values,
+    )
+    found = await run_campaign(setting, read=read)
+    print(f"{strategy}, seed {seed}: {found}")
+    return found
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("strategy", ["transactional", "lease_tx"])
+async def test_every_key_has_exactly_one_effect(tmp_path: Path, strategy: str, seed: int) -> None:
+    found = await campaign(tmp_path, strategy, seed)
+
+    assert (found.extra, found.lost, found.left, found.dead) == (0, 0, 0, 0)
+    assert found.fences_fall == 0
+    assert found.kills + found.freezes > 10
+
+
+async def test_a_table_of_reports_ends_with_one_row_a_job(tmp_path: Path) -> None:
+    """800,000 jobs append a row each while runners are killed: here a part of them."""
+    jobs = 4000 if FULL else 400
+    found = await campaign(
+        tmp_path,
+        "transactional",
+        7,
+        keys=jobs,
+        duplicate_share=0.0,
+        pause=0.002,
+        freezes=0.0,
+        faults_every=0.3,
+        fault_seconds=120.0,
+    )
+    rate = jobs / found.seconds
+    print(f"{rate:.0f} jobs/s; 800,000 take {800_000 / rate / 3600:.1f} h at that rate,")
+    print(f"with {found.kills * 800_000 // jobs:,} kills; {found.kills} here")
+
+    assert sum(found.effects.values()) == len(found.effects) == jobs
+    assert found.kills > 0
+
+
+@pytest.mark.parametrize("strategy", ["transactional", "lease_tx"])
+async def test_with_the_work_in_postgres_it_is_the_same(tmp_path: Path, strategy: str) -> None:
+    pytest.importorskip("asyncpg")
+    with postgres_schema() as dsn:
+        server, _, schema = dsn.partition("?search_path=")
+        sql = f"SELECT n, fence FROM {schema}.effects ORDER BY seq"  # noqa: S608 -- our own name
+        psql = [program("psql") or "psql", server, "-qtA", "-c", sql]
+        await make_tables(dsn)
+
+        def read() -> list[tuple[int, int]]:
+            done = subprocess.run(psql, check=True, capture_output=True, text=True)
+            rows = [line.split("|") for line in done.stdout.split()]
+            return [(int(n), int(fence)) for n, fence in rows]
+
+        found = await campaign(tmp_path, strategy, 1, store=dsn, read=read)
+
+    assert (found.extra, found.lost, found.left, found.dead) == (0, 0, 0, 0)
+    assert found.fences_fall == 0
+
+
+async def make_tables(dsn: str) -> None:
+    from brokerwq.idempotency.stores.asyncpg import AsyncpgStore
+
+    store = AsyncpgStore(dsn)
+    await store.init()
+    await store.fetch(
+        "CREATE TABLE effects (seq serial PRIMARY KEY, n integer NOT NULL, fence bigint NOT NULL)"
+    )
+    await store.aclose()
+
+
+@pytest.mark.parametrize("strategy", ["transactional", "lease_tx", "none"])
+async def test_over_rabbitmq_it_is_the_same(tmp_path: Path, strategy: str) -> None:
+    from brokerwq.testing.servers.installation import ServerUnavailableError
+    from brokerwq.testing.servers.rabbitmq import shared_rabbitmq
+
+    pytest.importorskip("aio_pika")
+    try:
+        server = await asyncio.to_thread(shared_rabbitmq)
+    except ServerUnavailableError as exc:
+        pytest.skip(str(exc))
+
+    found = await campaign(tmp_path, strategy, 1, url=server.url, queue=f"once-{uuid.uuid4().hex}")
+
+    assert (found.lost, found.left, found.dead) == (0, 0, 0)
+    assert (found.extra == 0) == (strategy != "none")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_a_marker_loses_nothing_and_has_fewer_extra_effects_than_kills(
+    tmp_path: Path, seed: int
+) -> None:
+    found = await campaign(tmp_path, "marker", seed)
+
+    assert (found.lost, found.left, found.dead, found.fences_fall) == (0, 0, 0, 0)
+    # Each fault can strike between effect and completion in each slot of one runner.
+    assert found.extra <= 2 * (found.kills + found.freezes)
+
+
+async def test_without_a_store_there_are_extra_effects(tmp_path: Path) -> None:
+    found = await campaign(tmp_path, "none", 1)
+
+    assert found.extra > KEYS / 10
+    assert found.lost == 0
+
+
+async def test_marking_first_loses_keys(tmp_path: Path) -> None:
+    found = await campaign(tmp_path, "mark-first", 1, keys=500, fault_seconds=30.0)
+
+    assert found.lost > 0
+    assert found.left == 0

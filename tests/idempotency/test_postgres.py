@@ -1,0 +1,297 @@
+"""Jobs whose work is done in PostgreSQL, through asyncpg: what is this database's own."""
+# ruff: noqa: ARG001 -- a worker takes what its shape says, whether it needs it or not
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brokerwq import App, Job, Tx
+from brokerwq.errors import ConfigError, StoreError, StoreUnavailableError
+from brokerwq.events import StoreReached
+from brokerwq.idempotency import TransactionAbortedError, processed
+from brokerwq.idempotency.record import Busy, Completed
+from brokerwq.testing.servers.postgres import postgres
+from tests.cases.lab import Place, counts, sqlite
+from tests.idempotency.lab import RETRY
+from tests.idempotency.stores import a_claim, postgres_schema
+
+asyncpg = pytest.importorskip("asyncpg")
+
+from brokerwq.idempotency.stores.asyncpg import AsyncpgStore  # noqa: E402 -- after the skip
+
+
+class Shop:
+    """An app on SQLite whose work is in PostgreSQL."""
+
+    def __init__(self, place: Place, dsn: str) -> None:
+        self.place = place
+        self.dsn = dsn
+        self.store = AsyncpgStore(dsn)
+        self.app: App = place.app(store=self.store, name="shop", retry=RETRY, lease=2.0)
+        self.runs: list[Any] = []
+
+    async def sql(self, statement: str, *values: Any) -> list[Any]:
+        connection = await asyncpg.connect(self.dsn)
+        try:
+            return [row[0] for row in await connection.fetch(statement, *values)]
+        finally:
+            await connection.close()
+
+    async def effects(self) -> list[int]:
+        return await self.sql("SELECT n FROM effects ORDER BY n")
+
+
+@pytest.fixture
+async def shop(tmp_path: Path) -> AsyncGenerator[Shop]:
+    with postgres_schema() as dsn:
+        shop = Shop(sqlite(tmp_path), dsn)
+        await shop.store.init()
+        await shop.sql("CREATE TABLE effects (n integer NOT NULL UNIQUE)")
+        yield shop
+        await shop.place.aclose()
+
+
+@pytest.mark.parametrize("strategy", ["transactional", "lease_tx"])
+async def test_effect_children_and_record_become_one(shop: Shop, strategy: Any) -> None:
+    @shop.app.worker("q")
+    async def mail(n: int) -> None:
+        shop.runs.append(n)
+
+    @shop.app.worker("q", once=strategy, key="n")
+    async def charge(job: Job, tx: Tx, *, n: int) -> None:
+        conn = await tx.begin()
+        await conn.execute("INSERT INTO effects VALUES ($1)", n)
+        async with tx.savepoint():
+            await tx.enqueue(mail, n)
+        job.enqueue(mail, n + 100)
+
+    for n in (1, 2, 1, 2):
+        await charge.enqueue(n=n)
+
+    report = await shop.place.drain(shop.app, slots=1)
+
+    assert await shop.effects() == [1, 2]
+    assert sorted(shop.runs) == [1, 2, 101, 102]
+    assert (report.done, report.duplicates, report.dead_count) == (6, 2, 0)
+
+
+async def test_a_marker_can_be_kept_there_as_well(shop: Shop) -> None:
+    @shop.app.worker("q", once="marker", key="n")
+    async def charge(*, n: int) -> None:
+        shop.runs.append(n)
+        await asyncio.sleep(0.1)
+
+    for n in (1, 1, 2):
+        await charge.enqueue(n=n)
+
+    report = await shop.place.drain(shop.app)
+
+    assert (report.done, report.duplicates) == (2, 1)
+    assert sorted(shop.runs) == [1, 2]
+
+
+async def test_a_swallowed_error_is_no_success(shop: Shop) -> None:
+    @shop.app.worker("q", once="transactional")
+    async def charge(job: Job, tx: Tx, n: int) -> None:
+        await tx.conn.execute("INSERT INTO effects VALUES ($1)", n)
+        try:
+            await tx.conn.execute("INSERT INTO effects VALUES ($1)", n)
+        except asyncpg.UniqueViolationError:
+            shop.runs.append(job.attempt)
+
+    await charge.enqueue(1)
+
+    report = await shop.place.drain(shop.app)
+
+    assert report.dead == {"failed": 1}
+    assert (report.done, report.failed) == (0, RETRY.max_attempts - 1)
+    assert await shop.effects() == []
+    assert await shop.sql("SELECT count(*) FROM brokerwq_key") == [0]
+
+
+async def test_an_error_in_a_savepoint_may_be_handled(shop: Shop) -> None:
+    @shop.app.worker("q", once="transactional")
+    async def charge(job: Job, tx: Tx, n: int) -> None:
+        await tx.conn.execute("INSERT INTO effects VALUES ($1)", n)
+        try:
+            async with tx.savepoint():
+                await tx.conn.execute("INSERT INTO effects VALUES ($1)", n)
+        except asyncpg.UniqueViolationError:
+            shop.runs.append(job.attempt)
+
+    await charge.enqueue(1)
+
+    assert (await shop.place.drain(shop.app)).done == 1
+    assert await shop.effects() == [1]
+
+
+@pytest.mark.parametrize("statement", ["COMMIT", "ROLLBACK"])
+async def test_a_handler_that_ends_its_transaction_is_found_out(shop: Shop, statement: str) -> None:
+    @shop.app.worker("q", once="transactional")
+    async def charge(job: Job, tx: Tx, n: int) -> None:
+        await tx.conn.execute("INSERT INTO effects VALUES ($1)", n)
+        await tx.conn.execute(statement)
+
+    await charge.enqueue(1)
+
+    report = await shop.place.drain(shop.app)
+
+    reason = "transaction-escaped" if statement == "COMMIT" else "failed"
+    assert report.dead == {reason: 1}
+    assert await shop.effects() == ([1] if statement == "COMMIT" else [])
+
+
+async def test_many_jobs_at_once_take_turns_with_the_connections(shop: Shop) -> None:
+    @shop.app.worker("q", once="transactional")
+    async def charge(job: Job, tx: Tx, n: int) -> None:
+        await tx.conn.execute("INSERT INTO effects VALUES ($1)", n)
+        await asyncio.sleep(0.005)
+
+    await charge.enqueue_many(range(100))
+
+    report = await shop.place.drain(shop.app, slots=30)
+
+    assert (report.done, report.failed) == (100, 0)
+    assert len(await shop.effects()) == 100
+
+
+async def test_a_frozen_owner_holds_its_key_no_longer_than_the_idle_timeout(shop: Shop) -> None:
+    impatient = AsyncpgStore(shop.dsn, idle_timeout=0.3)
+    frozen: Any = await impatient.begin_marked(a_claim())
+
+    second: Any = Busy(remaining=0.0)
+    for _ in range(20):  # each waits for half a second
+        if not isinstance(second, Busy):
+            break
+        second = await shop.store.begin_marked(a_claim())
+    await second.commit()
+
+    with pytest.raises(StoreUnavailableError):
+        assert await frozen.examine() == "aborted"
+    await frozen.rollback()
+    await impatient.aclose()
+    assert await shop.store.begin_marked(a_claim()) == Completed(result=None)
+
+
+async def test_a_server_that_dies_stops_the_work_and_its_return_resumes_it(
+    tmp_path: Path,
+) -> None:
+    place = sqlite(tmp_path)
+    with postgres() as first:
+        shop = Shop(place, first.url)
+        await shop.store.init()
+
+        @shop.app.worker("q", once="marker", key="n")
+        async def charge(*, n: int) -> None:
+            shop.runs.append(n)
+
+        async with place.running(shop.app) as running:
+            await place.until(lambda: running.runner.state == "ready")
+            await charge.enqueue(n=0)
+            await place.until(lambda: shop.runs == [0])
+            first.stop()
+            for n in range(1, 6):
+                await charge.enqueue(n=n)
+            await place.until(lambda: running.runner.state == "degraded")
+            await asyncio.sleep(0.5)
+            assert shop.runs == [0]
+
+            first.start()
+            await place.until(lambda: len(shop.runs) == 6)
+            await place.until(lambda: running.runner.state == "ready")
+            report = await running.stop()
+    assert report.dead_count == 0
+    assert place.events.of(StoreReached)
+    await place.aclose()
+
+
+async def test_a_database_without_tables_says_what_to_do() -> None:
+    with postgres_schema() as dsn:
+        store = AsyncpgStore(dsn)
+        with pytest.raises(StoreError, match="keys init"):
+            await store.check()
+        await store.init()
+        await store.check()
+        await store.fetch("UPDATE brokerwq_meta SET value = '99'")
+        with pytest.raises(StoreError, match="version 99"):
+            await store.check()
+        await store.aclose()
+
+
+async def test_no_server_is_an_outage() -> None:
+    store = AsyncpgStore("postgresql://postgres:secret@127.0.0.1:9/postgres")
+
+    with pytest.raises(StoreUnavailableError) as caught:
+        await store.check()
+
+    assert "secret" not in str(caught.value) + repr(store)
+
+
+def test_what_is_no_url_of_postgres_is_refused() -> None:
+    with pytest.raises(ConfigError, match="postgresql://"):
+        AsyncpgStore("mysql://x")
+
+
+async def test_a_plain_function_is_refused(shop: Shop) -> None:
+    def charge(job: Job, tx: Tx, n: int) -> None: ...
+
+    with pytest.raises(ConfigError, match="async def"):
+        shop.app.worker("q", once="transactional")(charge)
+
+
+async def test_a_block_of_ones_own(shop: Shop) -> None:
+    connection = await asyncpg.connect(shop.dsn)
+    try:
+        async with processed(connection, ["order", 7], payload={"n": 1}) as done:
+            await connection.execute("INSERT INTO effects VALUES (7)")
+            await done.keep("ok")
+        async with processed(connection, ["order", 7], payload={"n": 1}) as done:
+            assert (done.duplicate, done.result) == (True, '"ok"')
+        with pytest.raises(TransactionAbortedError):
+            await _swallow(connection)
+        async with connection.transaction(), processed(connection, "in mine") as mine:
+            assert not mine.duplicate
+    finally:
+        await connection.close()
+    assert await shop.effects() == [7]
+    assert await shop.sql("SELECT count(*) FROM brokerwq_key") == [2]
+
+
+async def _swallow(connection: Any) -> None:
+    async with processed(connection, "b"):
+        try:
+            await connection.execute("INSERT INTO effects VALUES (7)")
+        except asyncpg.UniqueViolationError:
+            return
+
+
+async def test_a_message_can_be_sent_with_a_transaction_of_ones_own(shop: Shop) -> None:
+    @shop.app.worker("q")
+    async def mail(n: int) -> None:
+        shop.runs.append(n)
+
+    connection = await asyncpg.connect(shop.dsn)
+    try:
+        async with connection.transaction():
+            await mail.enqueue(1, tx=connection)
+        with pytest.raises(KeyError):
+            await _enqueue_and_fail(connection, mail)
+        with pytest.raises(ConfigError, match="no transaction"):
+            await mail.enqueue(3, tx=connection)
+    finally:
+        await connection.close()
+
+    assert (await shop.place.drain(shop.app)).done == 1
+    assert shop.runs == [1]
+    assert await counts(shop.app, "q") == (0, 0, 0, 0)
+
+
+async def _enqueue_and_fail(connection: Any, mail: Any) -> None:
+    async with connection.transaction():
+        await mail.enqueue(2, tx=connection)
+        raise KeyError
