@@ -8,6 +8,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 PYTEST ?= $(BIN)/python -m pytest
 ARGS   ?=
+JOBS   ?= 2
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -28,18 +29,22 @@ demo: $(VENV)/.demo ## drain 300 pictures with four runners, one of which is kil
 	@$(BIN)/brokerwq demo --photos $(CACHE)/photos --out $(CACHE)/demo $(ARGS)
 
 .PHONY: test
-test: $(VENV)/.dev ## every test, then the contract tests against the built wheel
-	$(PYTEST) --ignore=tests/chaos $(ARGS)
+test: $(VENV)/.dev ## every test that needs no server, then the contract against the wheel
+	$(PYTEST) --ignore=tests/chaos -m "not server" --numprocesses $(JOBS) --dist loadgroup $(ARGS)
 	@$(MAKE) --no-print-directory test-wheel
+
+.PHONY: test-servers
+test-servers: $(VENV)/.dev ## RabbitMQ, LocalStack, moto and PostgreSQL, started by the tests
+	$(PYTEST) --ignore=tests/chaos -m server --numprocesses $(JOBS) --dist loadgroup $(ARGS)
 
 .PHONY: test-fast
 test-fast: $(VENV)/.dev ## the tests that are not slow, in under 30 seconds
-	$(PYTEST) -m "not slow" --numprocesses auto $(ARGS)
+	$(PYTEST) -m "not slow and not server" --numprocesses auto $(ARGS)
 
 .PHONY: test-rabbitmq-4
-test-rabbitmq-4: $(VENV)/.dev ## the RabbitMQ tests and campaigns on a 4.3 node
-	BROKERWQ_TEST_RABBITMQ=4.3 BROKERWQ_REQUIRE=rabbitmq-4 $(PYTEST) tests/contract/test_rabbitmq.py tests/adapters \
-	  tests/chaos/test_rabbitmq.py -k "4.3 or Rabbit43" $(ARGS)
+test-rabbitmq-4: $(VENV)/.dev ## the RabbitMQ tests on a 4.3 node
+	BROKERWQ_TEST_RABBITMQ=4.3 $(PYTEST) tests/contract/test_rabbitmq.py tests/adapters \
+	  -m server -k "4.3 or Rabbit43" $(ARGS)
 
 .PHONY: test-wheel
 test-wheel: $(VENV)/.dev ## the contract tests against the built wheel, in another folder

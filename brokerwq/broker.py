@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 from brokerwq._runtime.pauses import Pauses
 from brokerwq._runtime.sending import Sending
@@ -281,7 +281,7 @@ def _bytes(body: object) -> bytes:
     if not isinstance(body, bytes | bytearray | memoryview):
         msg = f"a body is bytes, not {type(body).__name__}; encode it, or use a worker's enqueue"
         raise PayloadError(msg)
-    return bytes(body)
+    return bytes(cast("bytes | bytearray", body))  # of a memoryview's items nothing is asked
 
 
 def _label(text: object, what: str) -> str:

@@ -57,10 +57,7 @@ class Claimer:
             DriverError: the broker could not be asked.
             ConfigError: ``n`` is below 1.
         """
-        number: object = n
-        if not isinstance(number, int) or isinstance(number, bool) or n < 1:
-            msg = f"n must be a whole number, 1 or more, not {n!r:.200}"
-            raise ConfigError(msg)
+        _check_count(n)
         capabilities = self._keeper.capabilities
         until = self._clock.now() + seconds_of(wait, "wait", floor=0.0, limit=MAX_DELAY)
         most = min(n, capabilities.max_claim)
@@ -144,3 +141,9 @@ class Claimer:
 def _spoiled(request: Settle, asked: Verdict) -> DriverError | None:
     """The failure behind a settle that had to end in another way than was asked."""
     return request.failure if request.verdict.operation != asked.operation else None
+
+
+def _check_count(n: object) -> None:
+    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+        msg = f"n must be a whole number, 1 or more, not {n!r:.200}"
+        raise ConfigError(msg)

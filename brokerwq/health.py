@@ -15,6 +15,8 @@ from typing import Protocol
 from brokerwq.errors import ConfigError
 
 _TIMEOUT = 5.0
+_LOOK = 0.1
+"""Seconds between two looks whether to stop: the stop of a runner waits for it."""
 
 
 class Watched(Protocol):
@@ -64,7 +66,9 @@ def serve_health(runner: Watched, address: str) -> Generator[str]:
         msg = f"health address {address!r:.100} cannot be used: {exc}; write HOST:PORT"
         raise ConfigError(msg) from exc
     server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, name="brokerwq-health", daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, args=(_LOOK,), name="brokerwq-health", daemon=True
+    )
     thread.start()
     try:
         yield f"{server.server_address[0]!s}:{server.server_address[1]}"

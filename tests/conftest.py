@@ -1,8 +1,25 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+
+TESTS = Path(__file__).parent
+SERVERS = ("rabbitmq", "sqs", "postgres")
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs a server; keep in one process what shares one, and what shares a file."""
+    for item in items:
+        file = item.path.relative_to(TESTS).as_posix()
+        about = f"{file} {item.name}".lower()
+        server = next((name for name in SERVERS if name in about), None)
+        if server == "postgres" or (server and item.get_closest_marker("slow")):
+            item.add_marker("server")
+        item.add_marker(pytest.mark.xdist_group(server or file))

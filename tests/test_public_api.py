@@ -12,8 +12,12 @@ import brokerwq
 PUBLIC = {
     "brokerwq": """
         App Broker BrokerwqError Claimer DeadLetter DeadLetterNote Delivery Discard Done
-        EnqueueError Job Message Middleware Next Outcome QueueSpec QueueStats Retry RetryPolicy
-        RunReport Runner SendReport Snooze __version__ connect
+        EnqueueError Job Message Middleware Next Once Outcome QueueSpec QueueStats Retry RetryPolicy
+        RunReport Runner SendReport Snooze Tx __version__ connect
+    """,
+    "brokerwq.idempotency": """
+        Guards KeyBusyError NoKeyError PayloadMismatchError Processed Record SqliteStore State
+        Store TransactionAbortedError TransactionalStore open_store processed
     """,
     "brokerwq.driver": """
         Adapter Capabilities Certainty Consumer Count DEFAULT_BROKER_LIMIT Delivery Difference
@@ -21,7 +25,13 @@ PUBLIC = {
         dead_letter_name
     """,
 }
-PACKAGES = ["brokerwq", "brokerwq.driver", "brokerwq.testing", "brokerwq.telemetry"]
+PACKAGES = [
+    "brokerwq",
+    "brokerwq.driver",
+    "brokerwq.idempotency",
+    "brokerwq.testing",
+    "brokerwq.telemetry",
+]
 
 
 @pytest.mark.parametrize("package", PUBLIC)

@@ -125,7 +125,8 @@ class SdkClients:
             max_pool_connections=_POOLS[role],
             # What is sent is checked here already, by rules the SDK does not know.
             parameter_validation=False,
-            user_agent_extra=f"brokerwq/{version('brokerwq')}",
+            # A fixed one, since the SDK makes its own anew for each request: 70 us of 1400.
+            user_agent=f"aiobotocore/{version('aiobotocore')} brokerwq/{version('brokerwq')}",
         )
         arguments = {
             "region_name": settings.region,

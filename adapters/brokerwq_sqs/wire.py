@@ -55,6 +55,8 @@ _EMPTY: Final = "empty"
 _EMPTY_BODY: Final = "-"
 _STRING: Final = "String"
 _MAX_NAME: Final = 256
+_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_to_ascii_json = json.JSONEncoder(separators=(",", ":")).encode
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _ID = re.compile(r"[!-~]{1,128}")
@@ -71,7 +73,12 @@ class Encoded:
 
 def is_legal(text: str) -> bool:
     """Whether SQS takes ``text`` as the value of an attribute or as a body."""
-    return bool(text) and _ILLEGAL.search(text) is None
+    return bool(text) and _is_clean(text)
+
+
+def _is_clean(text: str) -> bool:
+    # Whatever is printable to Python is legal there, and asking that is much quicker.
+    return text.isprintable() or _ILLEGAL.search(text) is None
 
 
 def is_legal_name(name: str) -> bool:
@@ -92,7 +99,8 @@ def encode(message: Message) -> Encoded:
     if marker:
         plain[BODY] = marker
     attributes = {name: _string(text) for name, text in plain.items()}
-    return Encoded(body, attributes, _size(body, attributes))
+    size = _bytes("".join((body, *plain, *plain.values()))) + len(_STRING) * len(plain)
+    return Encoded(body, attributes, size)
 
 
 def _encode_packed(message: Message) -> dict[str, str]:
@@ -152,10 +160,8 @@ def encode_as_is(body: str, attributes: NativeAttributes) -> Encoded:
 
 def pack(headers: Mapping[str, Any]) -> str:
     """``headers`` as one attribute's value."""
-    text = json.dumps(headers, ensure_ascii=False, separators=(",", ":"))
-    if _ILLEGAL.search(text) is None:
-        return text
-    return json.dumps(headers, separators=(",", ":"))
+    text = _to_json(headers)
+    return text if _is_clean(text) else _to_ascii_json(headers)
 
 
 def unpack(text: str) -> dict[str, Any] | None:
@@ -229,7 +235,7 @@ def _encode_body(body: bytes) -> tuple[str, str]:
     except UnicodeDecodeError:
         pass
     else:
-        if _ILLEGAL.search(text) is None:
+        if _is_clean(text):
             return text, ""
     return base64.b64encode(body).decode(), _BASE64
 

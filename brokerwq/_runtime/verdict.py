@@ -82,9 +82,6 @@ class Judge:
         """What must happen instead of running the handler; None to run it."""
         message = delivery.message
         attempt = delivery.attempt
-        if self._may_have_been_beside_the_culprit(delivery, max_attempts):
-            mark = Mark(attempts=max_attempts - 1, suspect=True, snoozed=message.snoozed)
-            return self._put_back(0.0, mark, "put-back", now, "lost at its last attempt")
         if attempt > max_attempts:
             # A failed last attempt is dead-lettered at once. Who comes here was lost on the
             # way, unless its copy says that all attempts were counted and done.
@@ -96,20 +93,6 @@ class Judge:
             rest = (message.not_before - now).total_seconds()
             return self.not_started(delivery, rest, now=now)
         return None
-
-    def _may_have_been_beside_the_culprit(self, delivery: Delivery, max_attempts: int) -> bool:
-        """Whether its last attempt was lost, and had been no reason to run it alone.
-
-        Then another message may have killed the process: only if that attempt is lost again,
-        when nothing is beside it, is it the culprit.
-        """
-        return (
-            max_attempts > 1
-            and delivery.attempt == max_attempts + 1
-            and delivery.receives == 2  # noqa: PLR2004 -- the lost one and this one
-            and not delivery.message.suspect
-            and self.capabilities.uncounted_return is not UncountedReturn.COUNTED
-        )
 
     def undecodable(self, delivery: Delivery, problem: str, now: datetime) -> Verdict:
         """The message cannot be read, and trying again cannot help."""

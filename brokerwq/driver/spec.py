@@ -52,7 +52,10 @@ def check_spec(spec: object) -> QueueSpec:
     if spec.retention is not None:
         positive_seconds(spec.retention, f"retention {of}", limit=MAX_RETENTION)
     _check_limit(spec.broker_limit, of)
-    _check_flags(spec, of)
+    _check_ordered(spec.ordered, of)
+    if spec.declare not in _DECLARE:
+        msg = f"declare {of} must be one of {', '.join(_DECLARE)}, not {spec.declare!r:.200}"
+        raise ConfigError(msg)
     return spec
 
 
@@ -62,11 +65,7 @@ def _check_limit(limit: object, of: str) -> None:
         raise ConfigError(msg)
 
 
-def _check_flags(spec: QueueSpec, of: str) -> None:
-    ordered: object = spec.ordered
+def _check_ordered(ordered: object, of: str) -> None:
     if not isinstance(ordered, bool):
         msg = f"ordered {of} must be True or False, not {ordered!r:.200}"
-        raise ConfigError(msg)
-    if spec.declare not in _DECLARE:
-        msg = f"declare {of} must be one of {', '.join(_DECLARE)}, not {spec.declare!r:.200}"
         raise ConfigError(msg)

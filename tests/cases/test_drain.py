@@ -32,19 +32,19 @@ async def test_an_empty_queue_is_drained_at_once(both: Place) -> None:
     assert both.clock.now() - started < 1
 
 
-async def test_every_message_is_done_when_it_ends(both: Place) -> None:
-    app = both.app()
+async def test_every_message_is_done_when_it_ends(both_slowly: Place) -> None:
+    app = both_slowly.app()
     running = 0
 
     @app.worker("q")
     async def work(*, n: int) -> None:
         nonlocal running
         running += 1
-        await both.clock.sleep(0.02 if n % 7 else 0.3)
+        await both_slowly.clock.sleep(0.02 if n % 7 else 0.3)
         running -= 1
 
     await work.enqueue_many([work.call(n=n) for n in range(100)])
-    report = await both.drain(app)
+    report = await both_slowly.drain(app)
     assert (report.done, running) == (100, 0)
     assert await counts(app, "q") == (0, 0, 0, 0)
 
@@ -279,16 +279,16 @@ async def test_dead_letters_do_not_keep_it_from_ending(both: Place) -> None:
     assert report.drained
 
 
-async def test_progress_is_told_and_comes_to_nothing(both: Place) -> None:
-    app = both.app()
+async def test_progress_is_told_and_comes_to_nothing(both_slowly: Place) -> None:
+    app = both_slowly.app()
     told: list[int] = []
 
     @app.worker("q")
     async def work() -> None:
-        await both.clock.sleep(0.02)
+        await both_slowly.clock.sleep(0.02)
 
     await work.enqueue_many([work.call() for _ in range(60)])
-    await both.drive(app.drain(progress=told.append, slots=2, log=False))
+    await both_slowly.drive(app.drain(progress=told.append, slots=2, log=False))
     assert told[-1] == 0
     assert max(told) <= 60
     assert len(told) > 3
@@ -357,8 +357,8 @@ async def test_messages_of_unknown_type_are_awaited_until_they_are_given_up_on(
     assert dict(report.dead) == {"unknown-type": 1}
 
 
-async def test_drains_in_a_row_by_one_app(both: Place) -> None:
-    app: App = both.app()
+async def test_drains_in_a_row_by_one_app(both_slowly: Place) -> None:
+    app: App = both_slowly.app()
     seen: list[int] = []
 
     @app.worker("q")
@@ -367,6 +367,6 @@ async def test_drains_in_a_row_by_one_app(both: Place) -> None:
 
     for n in range(3):
         await work.enqueue(n=n)
-        report = await both.drain(app)
+        report = await both_slowly.drain(app)
         assert report.done == 1
     assert seen == [0, 1, 2]

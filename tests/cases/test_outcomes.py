@@ -153,15 +153,15 @@ async def test_odd_errors_are_harmless_at_sqlite_too(both: Place, kind: str) -> 
     ],
 )
 async def test_a_handler_that_asks_for_the_end_stops_the_runner_cleanly_with_its_code(
-    both: Place, kind: str, error: Any, code: int
+    both_slowly: Place, kind: str, error: Any, code: int
 ) -> None:
-    both.thread_patience = 0.002 if kind == "plain" else 0.0
-    app = both.app()
+    both_slowly.thread_patience = 0.002 if kind == "plain" else 0.0
+    app = both_slowly.app()
     calls: list[tuple[str, int]] = []
     work = _add_worker(app, kind, error, calls)
 
     await work.enqueue(what="bad")
-    async with both.running(app, slots=1) as running:
+    async with both_slowly.running(app, slots=1) as running:
         await running.ended()
     report = running.task.result()
 
@@ -342,8 +342,8 @@ async def test_a_dead_letter_carries_the_handlers_reason_and_the_error_behind_it
     "reason",
     ["", " ", "x" * 5000, "a\ud800b", "two\nlines", "nul\x00", "ünï 🖼", None, 7, ValueError("v")],
 )
-async def test_any_reason_will_do(both: Place, reason: Any) -> None:
-    app = both.app()
+async def test_any_reason_will_do(both_slowly: Place, reason: Any) -> None:
+    app = both_slowly.app()
     wanted = [DeadLetter, Discard]
 
     @app.worker("q")
@@ -352,7 +352,7 @@ async def test_any_reason_will_do(both: Place, reason: Any) -> None:
 
     await work.enqueue(n=0)
     await work.enqueue(n=1)
-    report = await both.drain(app)
+    report = await both_slowly.drain(app)
     assert (report.dead_count, report.discarded) == (1, 1)
     (letter,) = await dead_letters(app, "q")
     assert letter.dead is not None

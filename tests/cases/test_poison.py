@@ -62,8 +62,7 @@ def numbered(start: int, poison: int, **innocent: Any) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("attempts", [2, 3])
-@pytest.mark.parametrize("poison", [0, 20])
+@pytest.mark.parametrize(("attempts", "poison"), [(2, 20), (3, 0)])
 async def test_only_the_culprit_dies(site: Site, attempts: int, poison: int) -> None:
     site.attempts = attempts
     await site.send("q", *numbered(0, poison, seconds=0.15))
@@ -91,7 +90,7 @@ async def test_only_the_culprit_dies_beside_another_process(site: Site, attempts
     assert len(calls_of(site, 7)) == attempts
 
 
-@pytest.mark.parametrize("attempts", [2, 3])
+@pytest.mark.parametrize("attempts", [2])
 async def test_only_the_culprits_of_two_queues_die(site: Site, attempts: int) -> None:
     site.attempts = attempts
     await site.send("q", *numbered(0, 5, seconds=0.1))
@@ -103,7 +102,7 @@ async def test_only_the_culprits_of_two_queues_die(site: Site, attempts: int) ->
     assert ended(site) == set(range(40)) - {5} | set(range(100, 140)) - {130}
 
 
-@pytest.mark.parametrize(("attempts", "base"), [(2, 0.3), (3, 0.3), (3, 2.0)])
+@pytest.mark.parametrize(("attempts", "base"), [(2, 0.3), (3, 1.0)])
 async def test_only_the_culprit_dies_while_others_are_between_attempts(
     site: Site, attempts: int, base: float
 ) -> None:
@@ -114,31 +113,6 @@ async def test_only_the_culprit_dies_while_others_are_between_attempts(
 
     assert await site.dead() == {"q-13": "lost"}
     assert ended(site) == set(range(40)) - {13}
-
-
-@pytest.mark.parametrize("attempts", [2, 3])
-async def test_whoever_has_failed_before_may_be_at_its_last_attempt_beside_a_culprit(
-    site: Site, attempts: int
-) -> None:
-    site.attempts = attempts
-    site.base = 0.2
-    late = [{"n": n, "act": "fail early", "seconds": 1.5} for n in range(4)]
-    await site.send("q", *late)
-    with supervised(site, "run", "q", "--slots", "8") as look:
-
-        def at_their_last() -> bool:
-            look()
-            return sum(note.attempt == attempts for note in site.notes("start")) == 4
-
-        site.until(at_their_last, WITHIN)
-        await site.send("q", {"n": 99, "act": "exit", "seconds": 0.05})
-        while any((await site.counts())[:3]):
-            look()
-            assert len(site.notes("start")) < 100
-    assert await site.dead() == {"q-99": "lost"}
-    assert ended(site) == {0, 1, 2, 3}
-    assert max(note.attempt for note in site.notes("start")) == attempts
-    assert len(calls_of(site, 99)) == attempts
 
 
 async def test_several_culprits_die_and_nobody_else(site: Site) -> None:

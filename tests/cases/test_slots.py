@@ -118,9 +118,9 @@ async def test_messages_of_a_limited_worker_let_others_pass_at_sqlite_too(real: 
 
 @pytest.mark.parametrize("order", [("idle", "busy"), ("busy", "idle")])
 async def test_an_idle_queue_does_not_keep_the_slots_from_a_busy_one(
-    both: Place, order: tuple[str, str]
+    both_slowly: Place, order: tuple[str, str]
 ) -> None:
-    app = both.app()
+    app = both_slowly.app()
     done: list[float] = []
 
     @app.worker("idle")
@@ -129,14 +129,14 @@ async def test_an_idle_queue_does_not_keep_the_slots_from_a_busy_one(
 
     @app.worker("busy")
     async def work() -> None:
-        done.append(both.clock.now())
-        await both.clock.sleep(0.01)
+        done.append(both_slowly.clock.now())
+        await both_slowly.clock.sleep(0.01)
 
-    started = both.clock.now()
-    async with both.running(app, *order, slots=4):
-        await both.passes(0.2)
+    started = both_slowly.clock.now()
+    async with both_slowly.running(app, *order, slots=4):
+        await both_slowly.passes(0.2)
         await work.enqueue_many([work.call() for _ in range(100)])
-        await both.until(lambda: len(done) == 100)
+        await both_slowly.until(lambda: len(done) == 100)
     assert done[-1] - started < 3
 
 
@@ -232,9 +232,9 @@ async def test_one_slot_serves_many_queues(place: Place) -> None:
 
 
 async def test_what_was_claimed_ahead_is_put_back_uncounted_when_the_slots_stay_busy(
-    both: Place,
+    both_slowly: Place,
 ) -> None:
-    app = both.app()
+    app = both_slowly.app()
     attempts: list[int] = []
     hold = asyncio.Event()
 
@@ -246,13 +246,13 @@ async def test_what_was_claimed_ahead_is_put_back_uncounted_when_the_slots_stay_
 
     # Quick ones first, so that the runner learns to read ahead.
     await work.enqueue_many([work.call(n=n) for n in range(400)])
-    async with both.running(app, slots=2) as running:
-        await both.until(lambda: len(attempts) >= 202)
-        await both.passes(2.5)
+    async with both_slowly.running(app, slots=2) as running:
+        await both_slowly.until(lambda: len(attempts) >= 202)
+        await both_slowly.passes(2.5)
         ready, leased, _, _ = await counts(app, "q")
         assert (ready, leased) == (198, 2)
         hold.set()
-        await both.until(lambda: len(attempts) == 400)
+        await both_slowly.until(lambda: len(attempts) == 400)
         report = await running.stop()
     assert set(attempts) == {1}
     assert (report.done, report.dead_count) == (400, 0)

@@ -144,7 +144,7 @@ async def test_without_a_store_there_are_extra_effects(tmp_path: Path) -> None:
 
 
 async def test_marking_first_loses_keys(tmp_path: Path) -> None:
-    found = await campaign(tmp_path, "mark-first", 1)
+    found = await campaign(tmp_path, "mark-first", 1, keys=500, fault_seconds=30.0)
 
     assert found.lost > 0
     assert found.left == 0

@@ -26,9 +26,6 @@ DELAY = 2.0
 MAX_WAIT = 6
 """Longer than a lease, so that a claim can wait for the end of one."""
 
-ID_IS_DEDUPLICATED = (
-    "a FIFO queue drops what is sent twice under one id within five minutes: it is asked to"
-)
 LOCALSTACK_BLOCKS_GROUPS = (
     "LocalStack gives no FIFO message back whose lease ended while one that was received "
     "earlier is leased, of whatever group"
@@ -94,7 +91,6 @@ class TestStandardQueuesOnLocalStack(ConformanceSuite):
 
 class TestFifoQueuesOnLocalStack(ConformanceSuite):
     known_failures: ClassVar = {
-        "sending.one_id_may_be_stored_twice": ID_IS_DEDUPLICATED,
         "lost_leases.an_ack_answers_for_each": LOCALSTACK_BLOCKS_GROUPS,
         "lost_leases.an_extend_answers_for_each": LOCALSTACK_BLOCKS_GROUPS,
         "lost_leases.a_release_answers_for_each": LOCALSTACK_BLOCKS_GROUPS,

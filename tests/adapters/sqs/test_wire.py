@@ -415,3 +415,11 @@ def test_the_base64_of_a_body_is_what_others_would_make() -> None:
     encoded = wire.encode(Message(id="1", body=b"\x00\x01", type="t"))
 
     assert encoded.body == base64.b64encode(b"\x00\x01").decode()
+
+
+def test_whatever_is_printable_is_legal() -> None:
+    legal = {"\t", "\n", "\r"}
+    for code in range(0x11_0000):
+        text = chr(code)
+        allowed = 0x20 <= code <= 0xD7FF or 0xE000 <= code <= 0xFFFD or code >= 0x1_0000
+        assert wire.is_legal(text) == (allowed or text in legal)

@@ -62,12 +62,6 @@ async def _fail_once(job: Job, seconds: float) -> None:
     await asyncio.sleep(seconds)
 
 
-async def _fail_early(job: Job, seconds: float) -> None:
-    if job.attempt < job.max_attempts:
-        raise ValueError(job.id)
-    await asyncio.sleep(seconds)
-
-
 async def _block(_: Job, seconds: float) -> None:
     time.sleep(seconds)  # noqa: ASYNC251 -- as a careless handler does
 
@@ -99,7 +93,6 @@ ACTS: dict[str, Callable[[Job, float], Awaitable[None]]] = {
     "": _sleep,
     "exit": _exit,
     "fail once": _fail_once,
-    "fail early": _fail_early,
     "block": _block,
     "ignore": _ignore,
     "quit": _quit,
