@@ -229,7 +229,7 @@ class Lane:
             # stays ours.
             now = self._clock.now()
             for held in list(self.held.values()):
-                if now - held.arrived_at >= self._timeout - 1.0:
+                if now - held.arrived_at >= self._timeout - min(1.0, self._timeout / 10):
                     held.is_settled = True
                     del self.held[held.arrival.tag]
         self._on_end(self, None)

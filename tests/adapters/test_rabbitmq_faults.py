@@ -15,6 +15,7 @@ from brokerwq.driver import Driver
 from brokerwq.errors import (
     AuthenticationError,
     BrokerwqError,
+    CannotExtendError,
     ConfigError,
     ConnectionLostError,
     LeaseLostError,
@@ -408,3 +409,21 @@ async def test_a_publish_that_nobody_answers_ends_in_time(lab: Lab, proxy: TcpPr
         assert isinstance(error, TransientError)
         proxy.flow()
         await until_it_works(lambda: sent(driver, spec.name), 10)
+
+
+async def test_a_consumer_timeout_costs_only_what_it_struck() -> None:
+    lab = Lab(server_or_skip("4.3"))
+    spec = lab.spec()
+    async with opened(lab.url, consumer_timeout=2) as driver:
+        await driver.declare(spec)
+        await driver.send(spec.name, some(2), [0.0, 0.6])
+        consumer = await driver.consume(spec.name, lease=1, prefetch=2)
+        [struck] = await claim(consumer)
+        [spared] = await claim(consumer)
+        assert isinstance((await consumer.extend([struck], 1.5))[0], CannotExtendError)
+
+        [again] = await until_it_works(lambda: claim(consumer))
+
+        assert again.message.id == struck.message.id
+        assert isinstance((await consumer.ack([struck]))[0], LeaseLostError)
+        assert list(await consumer.ack([spared, again])) == [None, None]
