@@ -73,19 +73,14 @@ class Isolation:
     def _is_in_danger(self, lane: Lane, held: Held) -> bool:
         """Whether ``held`` had better not be in our hands until what runs now has ended.
 
-        Something among it that was received before could be the culprit, at an attempt that
-        is not its last one; if it strikes, whatever is held here has lost its own last attempt.
-        But ordinary retries look the same, and must not keep a suspect waiting for ever.
+        Something among it could be the culprit, at an attempt that is not its last one; if it
+        strikes, whatever is held here has lost its own last attempt. But a runner that is never
+        at rest must not keep a suspect waiting for ever.
         """
         id_ = held.delivery.message.id
-        dangerous = any(
-            other.delivery.receives > 1 or other.delivery.message.suspect
-            for work in self.slots.running
-            for other in work.helds
-        )
         returns = lane.keeper.capabilities.uncounted_return
         if (
-            not dangerous
+            not self.slots.running
             or returns is UncountedReturn.COUNTED
             or self._deferrals[id_] >= _MOST_DEFERRALS
         ):
