@@ -26,13 +26,14 @@ _ROOT_FOLDER = "/node"
 _ERLANG = (
     "-kernel inet_dist_use_interface {127,0,0,1} +S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none"
 )
-# The node ends when this process does, however that ends: the pipe on its input breaks.
+# The node, and the port mapper that it leaves behind, end when this process does, however that ends: the pipe on its input breaks.
 _WATCH = """
 "$@" </dev/null & node=$!
 exec 3<&0
 { cat <&3 >/dev/null; kill -TERM $node 2>/dev/null; } & watch=$!
 wait $node; code=$?
 kill $watch 2>/dev/null
+eval "$END_EPMD" >/dev/null 2>&1
 exit $code
 """
 _INSIDE = (
@@ -100,7 +101,7 @@ class RabbitNode:
                 stdin=subprocess.PIPE,
                 stdout=console,
                 stderr=subprocess.STDOUT,
-                env=self._environment,
+                env={**self._environment, "END_EPMD": shlex.join(self._epmd_kill())},
                 start_new_session=True,
             )
         if wait:
@@ -230,6 +231,10 @@ class RabbitNode:
             root=shlex.quote(str(root)), folder=shlex.quote(str(self._folder)), inside=self._inside
         )
         return ["unshare", "-m", "sh", "-c", enter + shlex.join([path, *arguments])]
+
+    def _epmd_kill(self) -> list[str]:
+        # Refused, as it should be, while another node of a cluster still needs it.
+        return self._command("epmd", ("-port", str(self._epmd_port), "-kill"))
 
     def _run(self, script: str, arguments: Sequence[str]) -> str:
         return subprocess.run(  # noqa: S603  -- fixed commands
