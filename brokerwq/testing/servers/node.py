@@ -26,7 +26,8 @@ _ROOT_FOLDER = "/node"
 _ERLANG = (
     "-kernel inet_dist_use_interface {127,0,0,1} +S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none"
 )
-# The node, and the port mapper that it leaves behind, end when this process does, however that ends: the pipe on its input breaks.
+# The node, and the port mapper that it leaves behind, end when this process does, however that
+# ends: the pipe on its input breaks.
 _WATCH = """
 "$@" </dev/null & node=$!
 exec 3<&0
