@@ -258,4 +258,4 @@ def _duration(text: str) -> float:
     seconds = float(text)
     if seconds >= 1e10:  # noqa: PLR2004
         raise ValueError(text)
-    return seconds
+    return round(seconds, 3)  # as finely as it is written

@@ -36,7 +36,7 @@ async def cut(driver: Driver) -> None:
     await asyncio.sleep(0.05)
 
 
-def tested(release: Release) -> pytest.MarkDecorator:
+def asked_for(release: Release) -> pytest.MarkDecorator:
     return pytest.mark.skipif(release not in RELEASES, reason=f"not asked for: {release}")
 
 
@@ -63,18 +63,18 @@ class Conformance(ConformanceSuite):
 
 
 @pytest.mark.slow
-@tested("3.10")
+@asked_for("3.10")
 class TestRabbit310(Conformance):
     release = "3.10"
 
 
 @pytest.mark.slow
-@tested("4.3")
+@asked_for("4.3")
 class TestRabbit43(Conformance):
     release = "4.3"
 
 
 @pytest.mark.slow
-@tested("4.0")
+@asked_for("4.0")
 class TestRabbit40(Conformance):
     release = "4.0"
