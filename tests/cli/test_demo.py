@@ -102,7 +102,7 @@ def test_a_folder_without_pictures_is_a_clear_error(cli: Cli, tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_a_batch_with_a_killed_runner_and_a_broken_file_loses_nothing(tmp_path: Path) -> None:
-    for number in range(60):
+    for number in range(240):
         source = tmp_path / "mine" / f"{number}.jpg"
         source.parent.mkdir(exist_ok=True)
         draw(number).save(source)
@@ -112,9 +112,9 @@ def test_a_batch_with_a_killed_runner_and_a_broken_file_loses_nothing(tmp_path: 
 
     assert program.end(60) == 0, program.said
     assert "with SIGKILL, on purpose" in program.said
-    assert "0 lost: 61 files = 60 thumbnails + 1 dead letters" in program.said
+    assert "0 lost: 241 files = 240 thumbnails + 1 dead letters" in program.said
     assert "1 (1 not-an-image: broken.jpg)" in program.said
-    assert len(list((tmp_path / "out" / "thumbnails").glob("*.jpg"))) == 60
+    assert len(list((tmp_path / "out" / "thumbnails").glob("*.jpg"))) == 240
 
 
 def test_without_pillow_the_demo_says_how_to_get_it(tmp_path: Path) -> None:
