@@ -280,7 +280,9 @@ async def _rest(loop: asyncio.AbstractEventLoop) -> bool:
             if quiet == turns:
                 return was_busy
     finally:
-        _resting[loop] -= 1
+        # Gone with its loop, where that ended under this task.
+        if (count := _resting.get(loop)) is not None:
+            _resting[loop] = count - 1
     msg = f"the loop was still busy after {_MAX_TURNS} turns: a task on it spins"
     raise RuntimeError(msg)
 
