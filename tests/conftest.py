@@ -13,6 +13,12 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Know the markers set below where the project's own configuration is not there."""
+    for marker in ("server: needs a server", "xdist_group: runs in one process"):
+        config.addinivalue_line("markers", marker)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what needs a server; keep in one process what shares one, and what shares a file."""
