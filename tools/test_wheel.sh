@@ -34,4 +34,6 @@ import sys, brokerwq
 where = brokerwq.__file__
 sys.exit(None if where.startswith(sys.prefix) else f"brokerwq comes from {where}, not from the wheel")
 '
-"$venv/bin/python" -m pytest -p no:cacheprovider tests/contract
+# What needs a client library or a server is not what a plain install has.
+"$venv/bin/python" -m pytest -p no:cacheprovider tests/contract \
+    --ignore=tests/contract/test_rabbitmq.py --ignore=tests/contract/test_sqs.py
