@@ -16,14 +16,10 @@ from typing import Any, Final, TypeAlias
 
 from brokerwq.clock import Clock
 from brokerwq.driver import Delivery, Mark, Results
+from brokerwq.driver.rules import sqs as rules
+from brokerwq.driver.rules.sqs import MAX_DELAY, MAX_LEASE
 from brokerwq.durations import positive_seconds, seconds_of
-from brokerwq.errors import (
-    CannotExtendError,
-    ClosedError,
-    DriverError,
-    PermissionDeniedError,
-    UnsupportedError,
-)
+from brokerwq.errors import ClosedError, DriverError, PermissionDeniedError
 from brokerwq.message import DeadLetterNote
 from brokerwq_sqs import copies
 from brokerwq_sqs.batch import Entry, call_batch
@@ -31,11 +27,6 @@ from brokerwq_sqs.client import Api
 from brokerwq_sqs.errors import lease_lost
 from brokerwq_sqs.polls import Polls, Receipt, State
 from brokerwq_sqs.queues import Queue, Queues
-
-MAX_LEASE: Final = 43_140.0
-"""Seconds from the receive; the service's 12 hours less a margin, since it refuses the rest."""
-MAX_DELAY: Final = 900
-"""Seconds a message can be delayed at its sending."""
 
 _SEND: Final = "send_message_batch"
 _DELETE: Final = "delete_message_batch"
@@ -99,8 +90,7 @@ class SqsConsumer:
         allowed: list[_Item] = []
         for nth, receipt in items:
             if now + timeout > receipt.taken_at + MAX_LEASE:
-                msg = f"SQS ends every receive after 12 hours; {MAX_LEASE:g} s are given out"
-                results[nth] = CannotExtendError(msg, limit=MAX_LEASE)
+                results[nth] = rules.cannot_extend()
             else:
                 allowed.append((nth, receipt))
         entries = [_visibility(receipt, timeout) for _, receipt in allowed]
@@ -116,8 +106,7 @@ class SqsConsumer:
         timeouts = {nth: _whole(delays[nth]) for nth, _ in items}
         for nth, timeout in timeouts.items():
             if timeout > MAX_LEASE:
-                msg = f"a delay of {timeout} seconds; SQS hides a message for {MAX_LEASE:g} at most"
-                results[nth] = UnsupportedError(msg)
+                results[nth] = rules.release_refusal(timeout)
         items = [item for item in items if results[item[0]] is None]
 
         async def release() -> None:

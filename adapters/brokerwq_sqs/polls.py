@@ -12,21 +12,17 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 from uuid import uuid4
 
 from brokerwq.clock import Clock, move_on_after
 from brokerwq.driver import Delivery
+from brokerwq.driver.rules.sqs import MAX_ENTRIES, SHORTEST_LEASE
 from brokerwq.errors import ConnectionLostError
-from brokerwq_sqs.batch import MAX_ENTRIES
 from brokerwq_sqs.client import Api
 from brokerwq_sqs.queues import Queue
 from brokerwq_sqs.received import SYSTEM_ATTRIBUTES, Received, read
 from brokerwq_sqs.settings import SqsSettings
-
-SHORTEST_LEASE: Final = 3
-"""Seconds. Polls last whole seconds, and the lease is counted from before the poll: of a lease
-of one second nothing might be left."""
 
 
 class State(enum.Enum):
