@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from brokerwq._runtime.pauses import Pauses
 from brokerwq._runtime.sending import Sending
@@ -25,6 +25,7 @@ from brokerwq.errors import (
     DriverError,
     PayloadError,
     QueueMismatchError,
+    TransientError,
 )
 from brokerwq.events import Instrumentation, Listener
 from brokerwq.limits import MAX_CONNECT, MAX_DELAY, MAX_LEASE, MAX_SLOTS, MIN_LEASE
@@ -37,6 +38,10 @@ CONNECT_TIMEOUT = 10.0
 MAX_LABEL_BYTES = 255
 """Of a type or content type: what AMQP 0-9-1 calls a short string."""
 _CLOSE_SECONDS = 5.0
+_QUEUE_SECONDS = 60.0
+"""For one call about a queue: deleting a million messages takes its time."""
+
+T = TypeVar("T")
 
 
 class Broker:
@@ -157,7 +162,8 @@ class Broker:
         """
         check_spec(spec)
         driver = await self._connected()
-        differences = list(await driver.declare(spec, check_only=check_only))
+        declaring = driver.declare(spec, check_only=check_only)
+        differences = list(await self._in_time(declaring, "declare"))
         if not differences:
             self._declared.add(spec.name)
         return differences
@@ -169,7 +175,8 @@ class Broker:
             QueueNotFoundError: there is no such queue.
         """
         check_queue_name(queue)
-        return await (await self._connected()).inspect(queue)
+        driver = await self._connected()
+        return await self._in_time(driver.inspect(queue), "inspect")
 
     async def purge(self, queue: str, /) -> None:
         """Delete a queue's ready and delayed messages.
@@ -178,7 +185,8 @@ class Broker:
             QueueNotFoundError: there is no such queue.
         """
         check_queue_name(queue)
-        await (await self._connected()).purge(queue)
+        driver = await self._connected()
+        await self._in_time(driver.purge(queue), "purge")
 
     async def queues(self) -> list[str]:
         """The names of the queues that exist.
@@ -186,7 +194,8 @@ class Broker:
         Raises:
             UnsupportedError: this broker does not tell.
         """
-        return list(await (await self._connected()).queues())
+        driver = await self._connected()
+        return list(await self._in_time(driver.queues(), "queues"))
 
     @asynccontextmanager
     async def claimer(
@@ -211,7 +220,8 @@ class Broker:
         if lease is not None:
             seconds = positive_seconds(lease, "lease", limit=MAX_LEASE, least=MIN_LEASE)
         driver = await self._connected()
-        consumer = await driver.consume(queue, lease=seconds, prefetch=prefetch)
+        consuming = driver.consume(queue, lease=seconds, prefetch=prefetch)
+        consumer = await self._in_time(consuming, "consume")
         claimer = Claimer(consumer, driver.capabilities, self._clock)
         try:
             yield claimer
@@ -245,12 +255,18 @@ class Broker:
             await self.open()
         return self._driver
 
+    async def _in_time(self, call: Awaitable[T], what: str) -> T:
+        with move_on_after(self._clock, _QUEUE_SECONDS):
+            return await call
+        msg = f"{what}: the broker did not answer within {_QUEUE_SECONDS:g} seconds"
+        raise TransientError(msg)
+
     async def _ready_for(self, queue: str) -> Driver:
         driver = await self._connected()
         if queue not in self._declared:
             spec = self._specs.get(queue)
             if spec is not None:
-                await _declare(driver, spec)
+                await self._in_time(_declare(driver, spec), "declare")
             self._declared.add(queue)
         return driver
 

@@ -78,6 +78,21 @@ class JobEnded(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TimeLimitOverrun(Event):
+    """A handler came to its end ``seconds`` after its start, past its limit; it is done.
+
+    A thread cannot be stopped, and a coroutine may swallow its cancellation: what it did it
+    did, so its job counts as any other.
+    """
+
+    queue: str
+    type: str
+    id: str
+    seconds: float
+    limit: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeasesExtended(Event):
     """A heartbeat extended ``count`` leases."""
 

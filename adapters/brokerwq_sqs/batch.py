@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
+from brokerwq.driver.rules.sqs import MAX_BYTES, MAX_ENTRIES
 from brokerwq.errors import DriverError
 from brokerwq_sqs.client import Api
 from brokerwq_sqs.errors import entry_error, unanswered
 from brokerwq_sqs.queues import Queue
-from brokerwq_sqs.wire import MAX_BYTES
-
-MAX_ENTRIES: Final = 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,14 +16,10 @@ from typing import Any, Final, TypeAlias
 
 from brokerwq.clock import Clock
 from brokerwq.driver import Delivery, Mark, Results
+from brokerwq.driver.rules import sqs as rules
+from brokerwq.driver.rules.sqs import MAX_DELAY, MAX_LEASE
 from brokerwq.durations import positive_seconds, seconds_of
-from brokerwq.errors import (
-    CannotExtendError,
-    ClosedError,
-    DriverError,
-    PermissionDeniedError,
-    UnsupportedError,
-)
+from brokerwq.errors import ClosedError, DriverError, PermissionDeniedError
 from brokerwq.message import DeadLetterNote
 from brokerwq_sqs import copies
 from brokerwq_sqs.batch import Entry, call_batch
@@ -31,11 +27,6 @@ from brokerwq_sqs.client import Api
 from brokerwq_sqs.errors import lease_lost
 from brokerwq_sqs.polls import Polls, Receipt, State
 from brokerwq_sqs.queues import Queue, Queues
-
-MAX_LEASE: Final = 43_140.0
-"""Seconds from the receive; the service's 12 hours less a margin, since it refuses the rest."""
-MAX_DELAY: Final = 900
-"""Seconds a message can be delayed at its sending."""
 
 _SEND: Final = "send_message_batch"
 _DELETE: Final = "delete_message_batch"
@@ -99,12 +90,10 @@ class SqsConsumer:
         allowed: list[_Item] = []
         for nth, receipt in items:
             if now + timeout > receipt.taken_at + MAX_LEASE:
-                msg = f"SQS ends every receive after 12 hours; {MAX_LEASE:g} s are given out"
-                results[nth] = CannotExtendError(msg, limit=MAX_LEASE)
+                results[nth] = rules.cannot_extend()
             else:
                 allowed.append((nth, receipt))
-        entries = [_visibility(receipt, timeout) for _, receipt in allowed]
-        await self._call(_CHANGE, self._queue, allowed, entries, results)
+        await self._change(allowed, dict.fromkeys(range(len(results)), timeout), results)
         for nth, receipt in allowed:
             if results[nth] is None:
                 receipt.until = now + timeout
@@ -116,8 +105,7 @@ class SqsConsumer:
         timeouts = {nth: _whole(delays[nth]) for nth, _ in items}
         for nth, timeout in timeouts.items():
             if timeout > MAX_LEASE:
-                msg = f"a delay of {timeout} seconds; SQS hides a message for {MAX_LEASE:g} at most"
-                results[nth] = UnsupportedError(msg)
+                results[nth] = rules.release_refusal(timeout)
         items = [item for item in items if results[item[0]] is None]
 
         async def release() -> None:
@@ -285,13 +273,44 @@ class SqsConsumer:
             results[nth] = answer
 
     async def _delete(self, items: Sequence[_Item], results: _Slots) -> None:
-        entries = [Entry({"ReceiptHandle": receipt.handle}) for _, receipt in items]
-        await self._call(_DELETE, self._queue, items, entries, results)
+        def entry(_: int, receipt: Receipt) -> Entry:
+            return Entry({"ReceiptHandle": self._polls.newest(receipt).handle})
+
+        await self._by_handle(_DELETE, items, entry, results)
         now = self._clock.now()
         for nth, receipt in items:
             if results[nth] is None:
                 in_time = receipt.until > now or receipt.is_copied
+                self._polls.newest(receipt).state = State.ACKED
                 receipt.state = State.ACKED if in_time else State.GONE
+
+    async def _change(
+        self, items: Sequence[_Item], timeouts: dict[int, int], results: _Slots
+    ) -> None:
+        def entry(nth: int, receipt: Receipt) -> Entry:
+            return Entry({"ReceiptHandle": receipt.handle, "VisibilityTimeout": timeouts[nth]})
+
+        await self._by_handle(_CHANGE, items, entry, results)
+
+    async def _by_handle(
+        self,
+        operation: str,
+        items: Sequence[_Item],
+        entry: Callable[[int, Receipt], Entry],
+        results: _Slots,
+    ) -> None:
+        """Call; an entry that failed while its message came again is tried with that handle."""
+        entries = [entry(nth, receipt) for nth, receipt in items]
+        await self._call(operation, self._queue, items, entries, results)
+        again = [
+            (nth, receipt)
+            for (nth, receipt), sent in zip(items, entries, strict=True)
+            if results[nth] is not None and entry(nth, receipt) != sent
+        ]
+        if again:
+            entries = [entry(nth, receipt) for nth, receipt in again]
+            with contextlib.suppress(DriverError):  # then the first answer stands
+                await self._call(operation, self._queue, again, entries, results)
 
     async def _hide(
         self, items: Sequence[_Item], timeouts: dict[int, int], results: _Slots
@@ -300,8 +319,7 @@ class SqsConsumer:
         copied = [item for item in items if item[1].is_copied]
         await self._delete(copied, results)
         rest = [item for item in items if not item[1].is_copied]
-        entries = [_visibility(receipt, timeouts[nth]) for nth, receipt in rest]
-        await self._call(_CHANGE, self._queue, rest, entries, results)
+        await self._change(rest, timeouts, results)
         for nth, receipt in rest:
             if results[nth] is None:
                 receipt.state = State.GONE
@@ -370,10 +388,6 @@ def _receipt(delivery: Delivery) -> Receipt:
         msg = "the delivery is of another adapter"
         raise TypeError(msg)
     return delivery.handle
-
-
-def _visibility(receipt: Receipt, seconds: int) -> Entry:
-    return Entry({"ReceiptHandle": receipt.handle, "VisibilityTimeout": seconds})
 
 
 def _whole(delay: float) -> int:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import replace
 from typing import Any
 
 from brokerwq.driver import Mark
+from brokerwq.driver.rules import sqs as rules
 from brokerwq.message import DeadLetterNote, Message
 from brokerwq_sqs import wire
 from brokerwq_sqs.batch import Entry
 from brokerwq_sqs.received import Received
 from brokerwq_sqs.wire import Encoded
 
-_SHORT_ERROR = 200
-_SHORT_REASON = 100
 _TRACE = "AWSTraceHeader"
 
 
@@ -37,7 +35,7 @@ def returned_copy(received: Received, mark: Mark, limit: int) -> Encoded | None:
 
 def dead_copy(received: Received, note: DeadLetterNote, limit: int) -> Encoded:
     """A copy for the dead-letter queue, the note cut to what fits beside an untouched body."""
-    for shorter in _shorter(note):
+    for shorter in rules.shorter(note):
         encoded = _encoded(received, _dead(received.message, shorter), make_room=True)
         if encoded is not None and encoded.size <= limit:
             return encoded
@@ -97,10 +95,3 @@ def _dead(message: Message, note: DeadLetterNote | None) -> Message:
         snoozed=0.0,
         dead=note,
     )
-
-
-def _shorter(note: DeadLetterNote) -> Generator[DeadLetterNote]:
-    yield note
-    yield replace(note, error=note.error[:_SHORT_ERROR])
-    yield replace(note, error="", digest="")
-    yield DeadLetterNote(reason=note.reason[:_SHORT_REASON], attempts=note.attempts)

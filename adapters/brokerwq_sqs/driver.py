@@ -23,25 +23,25 @@ from brokerwq.driver import (
     UncountedReturn,
 )
 from brokerwq.driver.doctor import Finding
+from brokerwq.driver.rules import sqs as rules
+from brokerwq.driver.rules.sqs import MAX_DELAY, MAX_ENTRIES, MAX_LEASE, SHORTEST_LEASE
 from brokerwq.durations import positive_seconds, seconds_of
 from brokerwq.errors import (
     ClosedError,
     ConfigError,
     DriverError,
-    MessageTooLargeError,
     PermissionDeniedError,
     QueueNotFoundError,
-    UnsupportedError,
 )
 from brokerwq.message import Message
 from brokerwq_sqs import wire
-from brokerwq_sqs.batch import MAX_ENTRIES, Entry, call_batch
+from brokerwq_sqs.batch import Entry, call_batch
 from brokerwq_sqs.client import Api, open_apis
-from brokerwq_sqs.consumer import MAX_DELAY, MAX_LEASE, SqsConsumer
+from brokerwq_sqs.consumer import SqsConsumer
 from brokerwq_sqs.copies import entry_of
 from brokerwq_sqs.examination import examine
 from brokerwq_sqs.names import joined_prefix, short_name
-from brokerwq_sqs.polls import SHORTEST_LEASE, Polls
+from brokerwq_sqs.polls import Polls
 from brokerwq_sqs.queues import Queue, Queues
 from brokerwq_sqs.settings import SqsSettings
 from brokerwq_sqs.topology import Topology, check_spec
@@ -118,7 +118,9 @@ class SqsDriver:
         entries: list[Entry] = []
         places: list[int] = []
         for nth, (message, one, wait) in enumerate(zip(messages, encoded, waits, strict=True)):
-            results[nth] = _refusal(target, one.size, wait, limit)
+            results[nth] = rules.refusal(
+                target.label, one.size, wait, limit=limit, is_fifo=target.is_fifo
+            )
             if results[nth] is None:
                 entries.append(_entry(target, message, one, wait))
                 places.append(nth)
@@ -146,8 +148,7 @@ class SqsDriver:
         if lease is not None:
             seconds = positive_seconds(lease, "lease")
             if seconds > MAX_LEASE:
-                msg = f"lease is {seconds:g} seconds; SQS gives {MAX_LEASE:g} at most"
-                raise UnsupportedError(msg)
+                raise rules.lease_refusal(seconds)
         connection = self._entered()
         connection.queues.forget(queue)  # it may have been deleted since it was met
         source = await connection.queues.find(queue)
@@ -263,18 +264,6 @@ class _Open:
             await self.control.aclose()
         finally:
             await self._clients.aclose()
-
-
-def _refusal(queue: Queue, size: int, wait: int, limit: int) -> DriverError | None:
-    if size > limit:
-        return MessageTooLargeError(
-            f"the message has {size} bytes with its attributes; {queue.label} takes {limit}"
-        )
-    if wait and queue.is_fifo:
-        return UnsupportedError(f"{queue.label} is a FIFO queue, which delays no single message")
-    if wait > MAX_DELAY:
-        return UnsupportedError(f"a delay of {wait} seconds; SQS takes {MAX_DELAY} at most")
-    return None
 
 
 def _encoded(message: Message) -> wire.Encoded:

@@ -7,9 +7,10 @@ from typing import Final, Literal, TypeAlias
 
 from brokerwq.driver import Difference, QueueSpec
 from brokerwq.driver.doctor import Finding
+from brokerwq.driver.rules.sqs import LONGEST_RETENTION
 from brokerwq.errors import PermissionDeniedError, QueueNotFoundError
 from brokerwq_sqs.queues import Queues
-from brokerwq_sqs.topology import LONGEST_RETENTION, differences_of
+from brokerwq_sqs.topology import differences_of
 
 _Level: TypeAlias = Literal["ok", "warning", "error"]
 

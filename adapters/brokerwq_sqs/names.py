@@ -6,14 +6,11 @@ import re
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
+from brokerwq.driver.rules.sqs import FIFO, check_name
 from brokerwq.errors import ConfigError
 from brokerwq_sqs.settings import SqsSettings
 
-FIFO = ".fifo"
-
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _ARN = re.compile(r"arn:(aws[a-z-]*):sqs:([a-z0-9-]+):([0-9]{12}):(.+)")
-_MAX_NAME = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +51,7 @@ def queue_name(queue: str, settings: SqsSettings) -> QueueName:
     name = joined_prefix(settings) + queue
     if settings.fifo and not name.endswith(FIFO):
         name += FIFO
-    return QueueName(_checked(name))
+    return QueueName(check_name(name))
 
 
 def short_name(name: str, settings: SqsSettings) -> str | None:
@@ -81,7 +78,7 @@ def _from_url(url: str) -> QueueName:
     if len(steps) < 2 or not re.fullmatch("[0-9]{12}", steps[-2]):  # noqa: PLR2004
         msg = f"{url!r:.200} is no queue URL: it does not end in /ACCOUNT/NAME"
         raise ConfigError(msg)
-    return QueueName(_checked(steps[-1]), steps[-2], url)
+    return QueueName(check_name(steps[-1]), steps[-2], url)
 
 
 def _from_arn(arn: str, settings: SqsSettings) -> QueueName:
@@ -93,20 +90,4 @@ def _from_arn(arn: str, settings: SqsSettings) -> QueueName:
     if settings.region is not None and region != settings.region:
         msg = f"{arn} is in {region}, but the URL says {settings.region}"
         raise ConfigError(msg)
-    return QueueName(_checked(name), account)
-
-
-def _checked(name: str) -> str:
-    if len(name) > _MAX_NAME:
-        msg = f"queue name {name!r:.200} has {len(name)} characters; SQS takes {_MAX_NAME}"
-        raise ConfigError(msg)
-    if not _NAME.fullmatch(name.removesuffix(FIFO)):
-        hint = (
-            f"; a FIFO queue's name ends in {FIFO!r}, lower case" if ".fifo" in name.lower() else ""
-        )
-        msg = (
-            f"queue name {name!r:.200} is not for SQS: letters, digits, hyphens and underscores"
-            f"{hint}"
-        )
-        raise ConfigError(msg)
-    return name
+    return QueueName(check_name(name), account)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from brokerwq.driver import QueueSpec, dead_letter_name
+from brokerwq.driver.rules.sqs import MAX_BYTES
 from brokerwq.errors import PermissionDeniedError
 from brokerwq_sqs.client import Api
 from brokerwq_sqs.names import QueueName, queue_name, short_name
 from brokerwq_sqs.settings import SqsSettings
-from brokerwq_sqs.wire import MAX_BYTES
 
 _SMALLEST_LIMIT: Final = 1024
 """Bytes; no queue can be set to take less (API reference, SetQueueAttributes)."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 from urllib.parse import unquote, urlsplit
 
+from brokerwq.driver.rules.sqs import LONGEST_POLL
 from brokerwq.driver.support import url_options
 from brokerwq.errors import ConfigError
 
@@ -21,9 +22,6 @@ Role: TypeAlias = Literal["receive", "control"]
 
 ClientFactory: TypeAlias = "Callable[[SqsSettings, Role], AbstractAsyncContextManager[Any]]"
 """Makes an open client: an object with the coroutines of aiobotocore's SQS client."""
-
-LONGEST_POLL = 20
-"""Seconds; the service's limit for one long poll."""
 
 _REGION = re.compile(r"[a-z]{2,}(-[a-z]+)+-[0-9]+")
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{0,60}")

@@ -5,21 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from brokerwq.driver import Difference, QueueSpec
-from brokerwq.durations import positive_seconds, seconds_of
-from brokerwq.errors import ConfigError, QueueMismatchError, QueueNotFoundError
+from brokerwq.driver.rules import sqs as rules
+from brokerwq.driver.rules.sqs import LONGEST_RETENTION
+from brokerwq.errors import QueueMismatchError, QueueNotFoundError
 from brokerwq_sqs.client import Api
 from brokerwq_sqs.names import name_of_arn
 from brokerwq_sqs.queues import Queues, json_attribute, redrive_policy
 
-MAX_VISIBILITY: Final = 43_140
-LONGEST_RETENTION: Final = 1_209_600
-"""Seconds: 14 days, the longest that SQS keeps a message."""
-
-_SHORTEST_RETENTION: Final = 60
-_MAX_LIMIT: Final = 1000
 Attributes = Mapping[str, str]
 
 
@@ -31,25 +25,7 @@ def check_spec(spec: QueueSpec, queues: Queues) -> None:
     """
     name = queues.named(spec.name)
     dead = queues.named(spec.dead_letter_queue)
-    if name.name == dead.name:
-        msg = f"queue {spec.name} cannot be its own dead-letter queue"
-        raise ConfigError(msg)
-    if name.is_fifo != dead.is_fifo:
-        msg = f"{spec.name} and {spec.dead_letter_queue} must both be FIFO queues, or neither"
-        raise ConfigError(msg)
-    if not 1 <= spec.broker_limit <= _MAX_LIMIT:
-        msg = f"broker_limit of {spec.name} is {spec.broker_limit}; SQS takes 1 to {_MAX_LIMIT}"
-        raise ConfigError(msg)
-    if spec.lease is not None:
-        positive_seconds(spec.lease, "lease", limit=MAX_VISIBILITY)
-    if spec.retention is not None and spec.retention != math.inf:
-        seconds = seconds_of(spec.retention, "retention")
-        if not _SHORTEST_RETENTION <= seconds <= LONGEST_RETENTION:
-            msg = (
-                f"retention of {spec.name} is {seconds:g} seconds; SQS takes "
-                f"{_SHORTEST_RETENTION} to {LONGEST_RETENTION}"
-            )
-            raise ConfigError(msg)
+    rules.check_spec(spec, name.name, dead.name)
 
 
 class Topology:

@@ -25,7 +25,7 @@ from brokerwq._runtime.leases import Held
 from brokerwq._runtime.route import Route
 from brokerwq.clock import Clock
 from brokerwq.errors import EnvelopeError
-from brokerwq.events import Instrumentation
+from brokerwq.events import Instrumentation, TimeLimitOverrun
 from brokerwq.job import Child, Job, Lease
 from brokerwq.middleware import compose
 from brokerwq.outcomes import Done, Outcome, Retry
@@ -218,9 +218,11 @@ async def _run(
     started = shared.clock.now()
     async with guarding.given_up_on_abort(admission):
         answer, error, finished = await _run_in_scope(shared, work, jobs, payloads, deadline)
-    if finished:
-        work.cause = ""  # done is done, though it was told to stop just then
     seconds = shared.clock.now() - started
+    if finished:
+        if work.cause == "timeout":
+            _report_overrun(shared, work, seconds)
+        work.cause = ""  # done is done, though it was told to stop just then
     outcomes = _outcomes(shared, work, answer, error, finished=finished)
     keeps_children = admission is not None and admission.takes_children
     if not keeps_children and any(isinstance(outcome, Done) for outcome in outcomes):
@@ -255,6 +257,23 @@ async def _run(
         )
         for held, outcome in zip(work.helds, outcomes, strict=True)
     ]
+
+
+def _report_overrun(shared: Shared, work: Work, seconds: float) -> None:
+    limit = work.route.timeout
+    if shared.instrumentation is None or limit is None:
+        return
+    for held in work.helds:
+        message = held.delivery.message
+        shared.instrumentation.emit(
+            TimeLimitOverrun(
+                queue=held.delivery.queue,
+                type=message.type,
+                id=message.id,
+                seconds=seconds,
+                limit=limit,
+            )
+        )
 
 
 async def _run_in_scope(

@@ -50,6 +50,7 @@ LINES: Final[Mapping[type[Event], Line]] = {
     events.MessagesClaimed: (DEBUG, "messages claimed"),
     events.JobStarted: (DEBUG, "job started"),
     events.JobEnded: (INFO, "job ended"),
+    events.TimeLimitOverrun: (WARNING, "job ran past its time limit"),
     events.LeasesExtended: (DEBUG, "leases extended"),
     events.LeaseLost: (WARNING, "lease lost"),
     events.DeadLettered: (ERROR, "message dead-lettered"),

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from brokerwq import App, connect
-from brokerwq.errors import ClosedError, ConfigError
+from brokerwq.errors import ClosedError, ConfigError, TransientError
 from brokerwq.message import new_message_id
 from brokerwq.testing.faults import Faults, Hang
 from tests.cases.lab import PATIENCE, ROOT, Place
@@ -141,6 +141,15 @@ async def test_closing_an_app_ends_a_send_that_nobody_answers(place: Place) -> N
 
     with pytest.raises(ClosedError):
         await asyncio.wait_for(sending, PATIENCE)
+
+
+async def test_a_question_about_a_queue_that_nobody_answers_comes_to_an_end(place: Place) -> None:
+    faults = Faults(clock=place.clock)
+    faults.add("inspect", Hang())
+    broker = place.faulty_app(faults).broker()
+
+    with pytest.raises(TransientError, match="inspect: the broker did not answer within"):
+        await place.drive(broker.inspect("q"))
 
 
 # -- threads ----------------------------------------------------------------------------------

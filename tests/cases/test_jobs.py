@@ -11,6 +11,7 @@ import pytest
 
 from brokerwq import App, Discard, Job, Message, Next, Retry, RetryPolicy, Snooze
 from brokerwq.errors import ConfigError, MessageRefusedError, PayloadError
+from brokerwq.events import TimeLimitOverrun
 from brokerwq.testing.faults import Fail, Faults
 from tests.cases.lab import Place, counts, dead_letters, declare, send, send_raw
 
@@ -109,6 +110,8 @@ async def test_what_is_done_in_spite_of_its_limit_is_done(place: Place) -> None:
     await work.enqueue()
     report = await place.drain(app)
     assert (report.done, report.timeouts) == (1, 0)
+    (overrun,) = place.events.of(TimeLimitOverrun)
+    assert overrun.seconds >= overrun.limit == 1
 
 
 async def test_a_handlers_own_timeout_is_an_ordinary_failure(place: Place) -> None:
@@ -139,6 +142,7 @@ async def test_a_thread_cannot_be_stopped_and_is_settled_when_it_ends(real: Plac
     report = await real.drain(app)
     assert ended.is_set()
     assert (report.done, report.lost) == (1, 0)
+    assert [overrun.type for overrun in real.events.of(TimeLimitOverrun)] == ["work"]
 
 
 async def test_a_time_limit_of_the_app_holds_where_the_worker_says_none(

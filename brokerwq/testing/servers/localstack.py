@@ -38,7 +38,11 @@ ENDPOINT_VARIABLE: Final = "BROKERWQ_TEST_SQS_ENDPOINT"
 IMAGE: Final = "localstack/localstack:4.14.0"
 """The last tag that starts without an account; newer ones want an auth token."""
 
-_PINS: Final = Path(__file__).with_name("localstack-constraints.txt")
+_PINS: Final = Path(__file__).with_name(
+    "localstack-constraints-3.12.txt"
+    if sys.version_info >= (3, 12)
+    else "localstack-constraints.txt"
+)
 _REGION: Final = "us-east-1"
 _READY_SECONDS: Final = 90.0
 _INSTALL_SECONDS: Final = 900.0
