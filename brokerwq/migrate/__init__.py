@@ -5,7 +5,8 @@ id, waits until the target has it, and acks then: stopped at any moment, a messa
 sides, never on none. The ``Ledger`` remembers every id, so that what was moved can be proved.
 """
 
-from brokerwq.migrate.ledger import Ledger, MigrationRecord
+from brokerwq.migrate.ledger import Ledger
+from brokerwq.migrate.ledger_file import MigrationRecord
 from brokerwq.migrate.migration import Migration
 from brokerwq.migrate.mover import MoveReport
 from brokerwq.migrate.pair import Pair, Side, pairs_of

@@ -12,9 +12,6 @@ from brokerwq.clock import Clock, move_on_after
 from brokerwq.driver.protocol import Delivery, Driver, Mark
 from brokerwq.errors import DriverError, LeaseLostError
 
-LEASE = 60.0
-"""Seconds; what a mover that is killed holds comes back after so long at most."""
-
 _CLOSE_SECONDS = 10.0
 _TRIES = 5
 _LONGEST_PAUSE = 2.0
@@ -28,6 +25,8 @@ class Holding:
         queue: Its name.
         prefetch: How many messages a broker that pushes may send ahead: a mover that is killed
             costs each of them a receive.
+        lease: Seconds after which what a killed mover held comes back, where the connection does
+            not say that it is gone.
         clock: For everything.
         mark_of: What leaves a message as if it had not been claimed.
     """
@@ -36,13 +35,16 @@ class Holding:
         self,
         driver: Driver,
         queue: str,
+        *,
         prefetch: int,
+        lease: float,
         clock: Clock,
         mark_of: Callable[[Delivery], Mark],
     ) -> None:
         self._driver = driver
         self._queue = queue
         self._prefetch = prefetch
+        self._lease = lease
         self._clock = clock
         self._mark_of = mark_of
         self._keeper: LeaseKeeper | None = None
@@ -61,7 +63,7 @@ class Holding:
         """
         capabilities = self._driver.capabilities
         consumer = await self._driver.consume(
-            self._queue, lease=min(LEASE, capabilities.max_lease), prefetch=self._prefetch
+            self._queue, lease=min(self._lease, capabilities.max_lease), prefetch=self._prefetch
         )
         self._keeper = LeaseKeeper(
             consumer,

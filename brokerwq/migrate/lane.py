@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from brokerwq._runtime.leases import Held
 from brokerwq._runtime.pauses import Pauses
 from brokerwq.clock import Clock
-from brokerwq.driver.capabilities import UncountedReturn
+from brokerwq.driver.capabilities import Lease, UncountedReturn
 from brokerwq.driver.protocol import Certainty, Delivery, Driver, Mark
 from brokerwq.errors import (
     BrokerwqError,
@@ -30,6 +30,8 @@ MAX_MISFITS_TOLD = 100
 _BATCH = 200
 _SMALL_CLAIMS = 10
 _WAIT = 1.0
+_SHORT_WAIT = 0.2
+"""Seconds a claim waits, and what lies between two looks; short where neither costs anything."""
 _LONGEST_PAUSE = 10.0
 _SHORTEST_STAY = 15.0
 _LONGEST_STAY = 300.0
@@ -76,10 +78,11 @@ class Line:
         ledger: Open.
         pace: Shared rate.
         clock: Time.
+        lease: Seconds of one claim.
         patience: Seconds for which a source in trouble is asked again.
         waits: Whether what is delayed or held by others is waited for.
         stopping: Set when the lanes shall end.
-        progressed: Called after every batch.
+        progressed: Called after every batch and every look.
     """
 
     source: Driver
@@ -89,6 +92,7 @@ class Line:
     ledger: Ledger
     pace: Pace
     clock: Clock
+    lease: float
     patience: float
     waits: bool
     stopping: asyncio.Event
@@ -112,6 +116,8 @@ class Lane:
         self._line = line
         self._key = pair.key(line.direction)
         capabilities = line.source.capabilities
+        is_near = capabilities.exact_stats and capabilities.lease is Lease.TIMED
+        self._wait = min(_SHORT_WAIT if is_near else _WAIT, capabilities.max_wait)
         self._most = min(_BATCH, capabilities.max_claim)
         is_small = self._most <= _SMALL_CLAIMS
         self._count = 1 if capabilities.ordered_groups else (8 if is_small else 3)
@@ -145,7 +151,14 @@ class Lane:
     async def _open(self) -> bool:
         line = self._line
         for _ in range(self._count):
-            holding = Holding(line.source, self.pair.source, self._most, line.clock, self._mark_of)
+            holding = Holding(
+                line.source,
+                self.pair.source,
+                prefetch=self._most,
+                lease=line.lease,
+                clock=line.clock,
+                mark_of=self._mark_of,
+            )
             try:
                 await holding.open()
             except QueueNotFoundError:
@@ -194,10 +207,9 @@ class Lane:
     async def _claim(self, holding: Holding, most: int) -> list[Held]:
         clock = self._line.clock
         pauses, since = Pauses(_LONGEST_PAUSE), clock.now()
-        wait = min(_WAIT, self._line.source.capabilities.max_wait)
         while True:
             try:
-                helds = await holding.claim(most, wait)
+                helds = await holding.claim(most, self._wait)
             except DriverError as error:
                 if not error.retryable or clock.now() - since > self._line.patience:
                     raise
@@ -332,8 +344,8 @@ class Lane:
         """See whether anything is left to move."""
         clock = self._line.clock
         now = clock.now()
-        if now - self._looked_at < _WAIT / 2:
-            await clock.sleep(_WAIT / 4)
+        if now - self._looked_at < self._wait / 2:
+            await clock.sleep(self._wait / 4)
             return
         self._looked_at = now
         try:
@@ -353,3 +365,4 @@ class Lane:
             self.quiet_since = None
         elif self.quiet_since is None:
             self.quiet_since = now
+        self._line.progressed()

@@ -8,55 +8,33 @@ is ahead, a mover died in between: who meets that message at the source again on
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import socket
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, TypeVar
-from urllib.parse import quote
+from typing import Final, TypeVar
 
 from brokerwq.clock import SYSTEM_CLOCK, Clock
 from brokerwq.errors import ConfigError, StoreError, StoreUnavailableError
 from brokerwq.migrate.entry import Entry, Moved, QueueCounts, Session
+from brokerwq.migrate.ledger_file import (
+    MigrationRecord,
+    in_transaction,
+    open_file,
+    path_of,
+    read_record,
+    session_of,
+    stamp,
+)
 from brokerwq.migrate.pair import Direction
-from brokerwq.migrate.schema import APPLICATION_ID, STATEMENTS, VERSION
 
 T = TypeVar("T")
 
 _BUSY_SECONDS: Final = 30.0
 _CHUNK: Final = 500
-_SILENT_SECONDS: Final = 60.0
-"""A mover that has not shown itself for so long is taken for dead."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigrationRecord:
-    """Which migration a ledger belongs to.
-
-    Attributes:
-        source: The source's URL without its password.
-        target: The target's.
-        queues: Names at the source and at the target.
-    """
-
-    source: str
-    target: str
-    queues: Mapping[str, str]
-
-    def differences(self, other: MigrationRecord) -> list[str]:
-        """In what ``other`` is another migration; empty if it is this one or a part of it."""
-        found: list[str] = []
-        if (self.source, self.target) != (other.source, other.target):
-            found.append(f"{self.source} to {self.target}")
-        for name, target in other.queues.items():
-            if name in self.queues and self.queues[name] != target:
-                found.append(f"{name} goes to {self.queues[name]}")
-        return found
 
 
 class Ledger:
@@ -69,7 +47,7 @@ class Ledger:
 
     def __init__(self, url: str, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self.url = url
-        self._path = _path_of(url)
+        self._path = path_of(url)
         self._clock = clock
         self._db: sqlite3.Connection | None = None
         self._lock = asyncio.Lock()
@@ -96,21 +74,23 @@ class Ledger:
         if is_new and not create:
             msg = f"there is no ledger {self._path}: nothing has been moved by one of that name"
             raise ConfigError(msg)
-        mode = "rwc" if create else "rw"
-        db = sqlite3.connect(
-            f"file:{quote(self._path)}?mode={mode}",
-            uri=True,
-            timeout=_BUSY_SECONDS,
-            isolation_level=None,
-            check_same_thread=False,
-        )
-        try:
-            _prepare(db, self._path)
-            _check_record(db, record, self._path, self._clock.utcnow().timestamp())
-        except BaseException:
-            db.close()
-            raise
-        self._db = db
+        self._db = open_file(self._path, record, self._now())
+
+    async def known_queues(self) -> dict[str, str]:
+        """The queues that the ledger's migration moves; empty if there is no ledger yet.
+
+        Raises:
+            ConfigError, StoreError: it is no ledger.
+        """
+
+        def read() -> dict[str, str]:
+            path = Path(self._path)
+            if not path.exists() or not path.stat().st_size:
+                return {}
+            known = read_record(self._path)
+            return {} if known is None else dict(known.queues)
+
+        return await self._run(read)
 
     async def aclose(self) -> None:
         """Close the file."""
@@ -135,7 +115,7 @@ class Ledger:
             (closed,) = db.execute("SELECT closed_at FROM migration").fetchone()
             if closed is not None:
                 msg = (
-                    f"this migration was finished at {_stamp(closed)}; "
+                    f"this migration was finished at {stamp(closed)}; "
                     "another one needs another ledger (--ledger)"
                 )
                 raise ConfigError(msg)
@@ -187,7 +167,7 @@ class Ledger:
                 "SELECT id, direction, host, pid, started_at, seen_at, ended_at FROM session "
                 "ORDER BY id"
             )
-            return [_session(row, now) for row in rows]
+            return [session_of(row, now) for row in rows]
 
         return await self._read(read)
 
@@ -374,7 +354,7 @@ class Ledger:
         return await self._run(lambda: work(self._opened()))
 
     async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        return await self._run(lambda: _in_transaction(self._opened(), work))
+        return await self._run(lambda: in_transaction(self._opened(), work))
 
     async def _run(self, work: Callable[[], T]) -> T:
         # A transaction is carried out whole, though its caller be cancelled.
@@ -402,98 +382,3 @@ class Ledger:
             msg = "the ledger is not open"
             raise StoreError(msg)
         return self._db
-
-
-def _path_of(url: str) -> str:
-    scheme, separator, path = url.partition("://")
-    if scheme != "sqlite" or not separator or len(path) < 2 or path[0] != "/":  # noqa: PLR2004
-        msg = f"ledger {url!r:.200} must be a file: sqlite:///relative.db or sqlite:////absolute.db"
-        raise ConfigError(msg)
-    return path[1:]
-
-
-def _prepare(db: sqlite3.Connection, path: str) -> None:
-    (application,) = db.execute("PRAGMA application_id").fetchone()
-    (tables,) = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-    if tables and application != APPLICATION_ID:
-        msg = f"{path} is a database of something else, no ledger of a migration"
-        raise ConfigError(msg)
-    db.execute("PRAGMA journal_mode = WAL")
-    # A deletion that a power cut takes back would make a later copy of the id look moved.
-    db.execute("PRAGMA synchronous = FULL")
-    if not tables:
-
-        def create(db: sqlite3.Connection) -> None:
-            (made_meanwhile,) = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-            if not made_meanwhile:
-                for statement in STATEMENTS:
-                    db.execute(statement)
-
-        _in_transaction(db, create)
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    if version != VERSION:
-        msg = f"{path} is a ledger of version {version}; this brokerwq reads {VERSION}"
-        raise StoreError(msg)
-
-
-def _check_record(db: sqlite3.Connection, record: MigrationRecord, path: str, now: float) -> None:
-    def check(db: sqlite3.Connection) -> None:
-        row = db.execute("SELECT source, target, queues FROM migration").fetchone()
-        if row is None:
-            db.execute(
-                "INSERT INTO migration (source, target, queues, created_at) VALUES (?, ?, ?, ?)",
-                (record.source, record.target, json.dumps(dict(record.queues)), now),
-            )
-            return
-        known = MigrationRecord(source=row[0], target=row[1], queues=json.loads(row[2]))
-        if found := known.differences(record):
-            hint = ""
-            if (known.source, known.target) == (record.target, record.source):
-                hint = f"; the way back is: rollback {known.source} {known.target}"
-            msg = f"the ledger {path} belongs to another migration: {', '.join(found)}{hint}"
-            raise ConfigError(msg)
-        if not record.queues.items() <= known.queues.items():
-            merged = {**known.queues, **record.queues}
-            db.execute("UPDATE migration SET queues = ?", (json.dumps(merged),))
-
-    _in_transaction(db, check)
-
-
-def _in_transaction(db: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]) -> T:
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        answer = work(db)
-        db.execute("COMMIT")
-    except BaseException:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        raise
-    return answer
-
-
-def _session(row: tuple[Any, ...], now: float) -> Session:
-    id_, direction, host, pid, started, seen, ended = row
-    is_silent = now - seen > _SILENT_SECONDS
-    is_gone = host == socket.gethostname() and not _is_alive(pid)
-    return Session(
-        id=id_,
-        direction=direction,
-        place=f"{host}:{pid}",
-        started_at=datetime.fromtimestamp(started, UTC),
-        is_alive=ended is None and not is_silent and not is_gone,
-        has_ended=ended is not None,
-    )
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def _stamp(moment: float) -> str:
-    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -13,6 +13,7 @@ from brokerwq.clock import SYSTEM_CLOCK, Clock
 from brokerwq.driver.moving import Identified
 from brokerwq.driver.protocol import Difference, QueueSpec
 from brokerwq.driver.registry import find_adapter, redacted, settings_of
+from brokerwq.durations import Seconds, positive_seconds
 from brokerwq.errors import (
     BrokerwqError,
     ConfigError,
@@ -20,9 +21,11 @@ from brokerwq.errors import (
     QueueMismatchError,
     QueueNotFoundError,
 )
+from brokerwq.limits import MAX_LEASE, MIN_LEASE
 from brokerwq.migrate.entry import Session
-from brokerwq.migrate.ledger import Ledger, MigrationRecord
-from brokerwq.migrate.mover import Mover, MoveReport
+from brokerwq.migrate.ledger import Ledger
+from brokerwq.migrate.ledger_file import MigrationRecord
+from brokerwq.migrate.mover import DEFAULT_LEASE, Mover, MoveReport
 from brokerwq.migrate.pair import Direction, Pair, Side, pairs_of
 from brokerwq.migrate.plan import DEFAULT_SAMPLE, MigrationPlan, Planner
 from brokerwq.migrate.verify import Verification, verify
@@ -56,7 +59,8 @@ class Migration:
     Args:
         source: URL of the broker that has the messages.
         target: URL of the one that shall have them.
-        queues: Names at the source and at the target; empty for all that the source lists.
+        queues: Names at the source and at the target; empty for those that the ledger knows, or,
+            at the start, for all that the source lists.
         ledger: URL of the ledger, see ``Ledger``; all movers of one migration share it.
         specs: How queues shall be at the target, where the defaults are not meant.
         clock: Time; for tests.
@@ -110,7 +114,8 @@ class Migration:
             target = await self._open(self._urls[1], "target")
             self._sides = source, target
             if not self._queues:
-                self._queues = await self._listed(source)
+                known = await Ledger(self._ledger_url, clock=self._clock).known_queues()
+                self._queues = known or await self._listed(source)
             self.pairs = pairs_of(self._queues, specs=self._specs)
             for pair in self.pairs:
                 await self._refuse_same(source, target, pair)
@@ -135,11 +140,11 @@ class Migration:
 
     # -- verbs ----------------------------------------------------------------------------
 
-    async def plan(self, *, sample: int = DEFAULT_SAMPLE) -> MigrationPlan:
+    async def plan(self, *, sample: int = DEFAULT_SAMPLE, back: bool = False) -> MigrationPlan:
         """What would be moved, and what cannot be; nothing is changed. See ``Planner.plan``."""
-        source, target = self._opened()
+        source, target, pairs, _ = self._turned(back=back)
         planner = Planner(source, target, keeps_raw=self._keeps_raw, clock=self._clock)
-        return await planner.plan(self.pairs, sample=sample)
+        return await planner.plan(pairs, sample=sample)
 
     async def run(
         self,
@@ -148,6 +153,7 @@ class Migration:
         declare: bool = True,
         rate: float | None = None,
         settle: float = 5.0,
+        lease: Seconds = DEFAULT_LEASE,
         patience: float = 60.0,
         waits: bool = True,
         on_progress: Callable[[MoveReport], object] = lambda _: None,
@@ -159,6 +165,7 @@ class Migration:
             declare: Whether queues that are missing at the other side are made.
             rate: Messages a second at most.
             settle: Seconds for which nothing may be left before it is over.
+            lease: Seconds after which what a mover that was killed held comes back.
             patience: Seconds for which a broker in trouble is asked again.
             waits: Whether what is delayed or held by others is waited for.
             on_progress: Told how things stand, after every batch.
@@ -183,6 +190,7 @@ class Migration:
                 clock=self._clock,
                 rate=rate,
                 settle=settle,
+                lease=positive_seconds(lease, "lease", limit=MAX_LEASE, least=MIN_LEASE),
                 patience=patience,
                 waits=waits,
                 on_progress=on_progress,

@@ -13,9 +13,11 @@ from brokerwq.migrate.pace import Pace
 from brokerwq.migrate.pair import Direction, Pair, Side
 from brokerwq.migrate.sending import Target
 
-_LOOK = 0.25
+_LOOK = 0.1
 _SHOW = 10.0
 _STOP_SECONDS = 20.0
+
+DEFAULT_LEASE = 60.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,6 +65,7 @@ class Mover:
         clock: Time.
         rate: Messages a second at most; None for no limit.
         settle: Seconds for which nothing may be left before it is over.
+        lease: Seconds after which what a mover that was killed held comes back.
         patience: Seconds for which a broker in trouble is asked again.
         waits: Whether what is delayed or held by others is waited for.
         on_progress: Told how things stand, after every batch.
@@ -80,6 +83,7 @@ class Mover:
         clock: Clock,
         rate: float | None = None,
         settle: float = 5.0,
+        lease: float = DEFAULT_LEASE,
         patience: float = 60.0,
         waits: bool = True,
         on_progress: Callable[[MoveReport], object] = lambda _: None,
@@ -100,6 +104,7 @@ class Mover:
             ledger=ledger,
             pace=Pace(rate, clock),
             clock=clock,
+            lease=lease,
             patience=patience,
             waits=waits,
             stopping=self._stopping,

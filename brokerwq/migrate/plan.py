@@ -140,9 +140,10 @@ class Planner:
         await know(driver, pair)
         try:
             found.stats = await driver.inspect(pair.source)
-        except QueueNotFoundError:
+        except QueueNotFoundError as error:
             if not pair.is_dead:
-                raise
+                msg = f"there is no queue {pair.source} at {self._source.url}"
+                raise QueueNotFoundError(msg) from error
             found.is_complete = True
             return found
         async with look_through(driver, pair, self._clock, max_held=sample) as sweep:

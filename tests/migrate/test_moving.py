@@ -188,7 +188,7 @@ async def test_a_missing_source_queue_is_an_error_and_a_missing_dead_one_is_none
         await lab.run()
 
 
-async def test_a_ledger_of_another_migration_is_refused(lab: Lab, tmp_path: Lab) -> None:
+async def test_a_ledger_of_another_migration_is_refused(lab: Lab) -> None:
     await lab.declare()
     await lab.run()
     other = Lab(lab.folder, target=f"sqlite:///{lab.folder}/other.db", source=lab.source)
