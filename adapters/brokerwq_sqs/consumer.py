@@ -24,7 +24,7 @@ from brokerwq.message import DeadLetterNote
 from brokerwq_sqs import copies
 from brokerwq_sqs.batch import Entry, call_batch
 from brokerwq_sqs.client import Api
-from brokerwq_sqs.errors import lease_lost
+from brokerwq_sqs.errors import lease_lost, under_way
 from brokerwq_sqs.polls import Polls, Receipt, State
 from brokerwq_sqs.queues import Queue, Queues
 
@@ -220,6 +220,8 @@ class SqsConsumer:
             is_ours = late or receipt.is_copied or receipt.until > now
             if receipt.state is State.HELD and is_ours:
                 items.append((nth, receipt))
+            elif receipt.state is State.ENDING:
+                results[nth] = under_way(self._queue.label)
             elif receipt.state is not State.ACKED or not late:
                 results[nth] = lease_lost(self._queue.label)
         return results, items

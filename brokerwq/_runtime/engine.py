@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 from brokerwq._runtime.bridge import Bridge, InlineBridge, ThreadBridge
 from brokerwq._runtime.connection import Connection
@@ -196,7 +197,9 @@ class Engine:
             lane.quiesced.set()
             lane.gate.set()
         slots.wake_all()
-        quiescing = asyncio.ensure_future(_all([opener.quiesce(lane) for lane in lanes]))
+        quiescing = asyncio.gather(*map(opener.quiesce, lanes), return_exceptions=True)
+        # The broker hears of it first: a claim under way would take again what is put back.
+        await anyio.lowlevel.checkpoint()
         dispatcher.put_back_unstarted(slots.take_unstarted())
         forced = await self._within(self._plan.grace, slots.rest())
         if not slots.is_at_rest:
@@ -213,6 +216,7 @@ class Engine:
         await self._within(flush_patience, _all(flushes), forced=forced)
         self.stuck = await slots.aclose(0.1 if slots.running else _CLOSE_PATIENCE)
         await _all([opener.close(lane) for lane in list(self._lanes.values())])
+        await self._within(_CLOSE_PATIENCE, parts.guards.free(parts.shared.bridge), forced=forced)
 
     def _return_the_stuck(self, slots: Slots, dispatcher: Dispatcher) -> None:
         """Give back what a handler that does not end still holds: the process ends instead."""

@@ -220,6 +220,7 @@ def _wait_ready(endpoint: str, end_of: Callable[[], str]) -> None:
             msg = f"LocalStack at {endpoint} was not ready within {_READY_SECONDS:g} seconds"
             raise ServerUnavailableError(msg)
         time.sleep(0.1)
+    _ask_first(endpoint)
 
 
 def _is_ready(endpoint: str) -> bool:
@@ -229,6 +230,21 @@ def _is_ready(endpoint: str) -> bool:
     ):
         return json.load(answer)["services"]["sqs"] in ("running", "available")
     return False
+
+
+def _ask_first(endpoint: str) -> None:
+    """The first request loads the service, which takes seconds where it never ran before."""
+    request = urllib.request.Request(  # noqa: S310  -- our own server
+        endpoint,
+        data=b"{}",
+        headers={
+            "X-Amz-Target": "AmazonSQS.ListQueues",
+            "Content-Type": "application/x-amz-json-1.0",
+            "Authorization": f"AWS4-HMAC-SHA256 Credential=0/1/{_REGION}/sqs/aws4_request",
+        },
+    )
+    with contextlib.suppress(OSError):  # whoever comes next will tell
+        urllib.request.urlopen(request, timeout=_READY_SECONDS).close()  # noqa: S310
 
 
 def _free_port() -> int:

@@ -379,6 +379,32 @@ async def test_an_entry_that_failed_while_its_message_came_again_is_tried_with_t
     assert stats.dead.value == (2 if way == "dead_letter" else 0)
 
 
+async def test_a_heartbeat_beside_an_ack_under_way_finds_no_lease_lost(lab: Lab) -> None:
+    driver = await lab.driver()
+    await lab.queue(driver)
+    await lab.send(driver, b"1")
+    consumer = await lab.consumer(driver)
+    held = await lab.claim(consumer, 1)
+    deleting, may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(call: fault.Call) -> dict[str, Any]:
+        deleting.set()
+        await may_go_on.wait()
+        return await call.proceed(call.arguments)
+
+    lab.faults.then(DELETE, slow)
+    acking = asyncio.ensure_future(consumer.ack(held))
+    await deleting.wait()
+
+    (beside,) = await consumer.extend(held, 60)
+    may_go_on.set()
+
+    assert isinstance(beside, TransientError)
+    assert lab.faults.calls[CHANGE] == 0
+    assert await acking == [None]
+    assert isinstance((await consumer.extend(held, 60))[0], LeaseLostError)
+
+
 async def test_finished_work_is_deleted_by_the_newest_handle_though_its_lease_has_ended(
     lab: Lab,
 ) -> None:
