@@ -58,6 +58,11 @@ class _Worker(Generic[P, R_co]):
         """The queue it is bound to."""
         return self._plan.options.queue
 
+    @property
+    def holds_dead(self) -> bool:
+        """Whether its queue has no dead-letter queue, and keeps what would go there."""
+        return self._plan.options.on_dead == "hold"
+
     def route(self) -> Route:
         """What a runner needs to know."""
         return self._plan.route()
