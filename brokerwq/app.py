@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import os
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypeVar, Unpack, overload
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, Unpack, overload
 
 from brokerwq._runtime.children import send_by_kind
 from brokerwq.backoff import RetryPolicy
 from brokerwq.clock import SYSTEM_CLOCK, Clock
 from brokerwq.codecs import AnyCodec
 from brokerwq.driver.protocol import Driver, QueueSpec
-from brokerwq.driver.registry import find_adapter, redacted, settings_of
+from brokerwq.driver.registry import redacted
 from brokerwq.durations import Seconds
 from brokerwq.errors import ConfigError
 from brokerwq.events import Instrumentation, Listener
@@ -26,6 +24,7 @@ from brokerwq.job import Child
 from brokerwq.message import Message
 from brokerwq.middleware import Middleware
 from brokerwq.once import Once, Strategy, once_of
+from brokerwq.place import Changes, Elsewhere, Lifespan, Place, selected
 from brokerwq.reports import RunReport, SendReport
 from brokerwq.workers.bulk import Outgoing
 from brokerwq.workers.decorating import AnyWorker, BatchDecorator, WorkerDecorator, decorator
@@ -49,8 +48,6 @@ if TYPE_CHECKING:
     from brokerwq.settings import Settings
 
 T = TypeVar("T")
-
-Lifespan: TypeAlias = Callable[[], AsyncGenerator[Any]]
 
 _BY_SETTING: Final = "by setting"
 
@@ -93,9 +90,7 @@ class App:
         from brokerwq.settings import Settings  # noqa: PLC0415  -- 100 ms an import need not cost
 
         self.settings: Settings = Settings.load(url=url)
-        self._url = self.settings.url.get_secret_value()
-        self._adapter = find_adapter(self._url)
-        self._adapter_settings = settings_of(self._adapter, self._url)
+        url = self.settings.url.get_secret_value()
         self._retry = RetryPolicy(
             max_attempts=self.settings.max_attempts,
             base=self.settings.backoff_base,
@@ -106,30 +101,37 @@ class App:
             self._retry = check_policy(retry)
         self._lease: Seconds = self.settings.lease if lease is None else lease
         self._middleware = check_layers(middleware)
-        self._instrumentation = self._select_telemetry(telemetry)
+        self.place: Place = Place.at(url, clock=clock, instrumentation=selected(telemetry, url))
         self._lifespan: Lifespan | None = None
-        self._brokers: WeakKeyDictionary[asyncio.AbstractEventLoop, Broker] = WeakKeyDictionary()
         self._background: BackgroundLoop | None = None
         self._starting = threading.Lock()
         self._pid = os.getpid()
-        self.clock: Clock = clock
         self.name: str | None = None if name is None else check_name(name, "app name")
         self._guards: Guards | None = None
         if store is not None:
             from brokerwq.idempotency import Guards  # noqa: PLC0415  -- as above
 
-            self._guards = Guards(store, self.name, clock, self._instrumentation, self.send_one)
-        self.store: Store | None = None if self._guards is None else self._guards.store
+            self._guards = Guards(store, self.name, clock, self.telemetry, self.send_one)
         self.registry: Registry = Registry(queues)
 
     def __repr__(self) -> str:
         """For people, without the password."""
-        return f"<App on {redacted(self._url)} with {len(self.registry.workers)} workers>"
+        return f"<App on {redacted(self.url)} with {len(self.registry.workers)} workers>"
 
     @property
     def url(self) -> str:
         """The broker's URL; may hold a password, see ``brokerwq.driver.registry.redacted``."""
-        return self._url
+        return self.place.url
+
+    @property
+    def clock(self) -> Clock:
+        """Time."""
+        return self.place.clock
+
+    @property
+    def store(self) -> Store | None:
+        """The store for ``once``; None without one."""
+        return None if self._guards is None else self._guards.store
 
     @property
     def workers(self) -> tuple[AnyWorker, ...]:
@@ -143,7 +145,7 @@ class App:
     @property
     def telemetry(self) -> Instrumentation | None:
         """What is told of everything; None for nobody."""
-        return self._instrumentation
+        return self.place.instrumentation
 
     # -- workers --------------------------------------------------------------------------
 
@@ -259,11 +261,9 @@ class App:
 
     def enter_lifespan(self) -> AbstractAsyncContextManager[Any]:
         """The lifespan as a context manager; for the runner."""
-        from brokerwq._runtime.lifespan import (  # noqa: PLC0415  -- as in broker()
-            EnteredLifespan,
-        )
+        from brokerwq._runtime.lifespan import EnteredLifespan  # noqa: PLC0415  -- as below
 
-        return EnteredLifespan(self._lifespan or _no_lifespan)
+        return EnteredLifespan(self.place.lifespan or self._lifespan)
 
     # -- running --------------------------------------------------------------------------
 
@@ -293,9 +293,32 @@ class App:
         Raises:
             AdapterMissingError: its client library is not installed.
         """
-        from brokerwq.broker import build_driver  # noqa: PLC0415  -- as in broker()
+        return self.place.build_driver()
 
-        return build_driver(self._adapter, self._adapter_settings, self.clock)
+    def on(self, url: str, /, **changes: Unpack[Changes]) -> Elsewhere:
+        """Put this app, with all its workers, on another broker for the length of a block.
+
+        For tests: ``async with app.on("memory://", clock=FakeClock()): …``, or ``with`` where no
+        loop runs. Afterwards the app is where it was; ``async with`` also disconnects.
+        Enter it while no runner of the app is at work.
+
+        Args:
+            url: The other broker.
+            **changes: What else is different there, see ``Changes``.
+
+        Raises:
+            ConfigError: the URL is wrong, no adapter serves it, or the store does not fit.
+        """
+        return Elsewhere(self, url, changes)
+
+    def use_store(self, clock: Clock, store: Store | str | None, /) -> Callable[[], object]:
+        """Keep the keys of ``once`` by ``clock`` and in ``store``; undone by what is returned."""
+        if self._guards is not None:
+            return self._guards.use(clock, store)
+        if store is not None:
+            msg = "this app has no store that another could stand in for: App(store=…)"
+            raise ConfigError(msg)
+        return bool
 
     # -- sending --------------------------------------------------------------------------
 
@@ -319,28 +342,15 @@ class App:
 
     async def aclose(self) -> None:
         """Disconnect what this loop has opened; it connects again when it is used again."""
-        broker = self._brokers.pop(asyncio.get_running_loop(), None)
-        if broker is not None:
-            await broker.aclose()
+        await self.place.aclose()
         if self.store is not None:
             await self.store.aclose()
 
     def broker(self) -> Broker:
         """This loop's connection; opened when it is first used."""
         self._notice_fork()
-        loop = asyncio.get_running_loop()
-        broker = self._brokers.get(loop)
-        if broker is None:
-            from brokerwq.broker import Broker  # noqa: PLC0415  -- an import is quick without
-
-            broker = self._brokers[loop] = Broker(
-                self.build_driver(),
-                clock=self.clock,
-                connect_timeout=self.settings.connect_timeout,
-                instrumentation=self._instrumentation,
-                specs=self.registry.by_name(),
-            )
-        return broker
+        timeout = self.settings.connect_timeout
+        return self.place.broker(self.build_driver, timeout, self.registry.by_name())
 
     async def send_one(self, queue: str, message: Message, delay: float, /) -> None:
         """Send one message of a worker; see ``brokerwq.workers.plan.Sender``."""
@@ -390,19 +400,7 @@ class App:
     def _notice_fork(self) -> None:
         if self._pid != os.getpid():
             # A child must not touch its parent's sockets and files, not even to close them.
-            self._brokers = WeakKeyDictionary()
+            self.place.forget()
             self._background = None
             self._starting = threading.Lock()
             self._pid = os.getpid()
-
-    def _select_telemetry(self, given: Instrumentation | Listener | None) -> Instrumentation | None:
-        setting = os.environ.get("BROKERWQ_TELEMETRY", "")
-        if given is None and not setting:
-            return None
-        from brokerwq.telemetry import select_telemetry  # noqa: PLC0415  -- free when off
-
-        return select_telemetry(given, setting, self._url)
-
-
-async def _no_lifespan() -> AsyncGenerator[None]:
-    yield None

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-SERVERS = ("rabbitmq", "sqs", "postgres")
+SERVERS = ("rabbitmq", "sqs", "postgres", "redis", "dynamodb")
 
 
 @pytest.fixture
@@ -26,6 +26,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         file = item.path.relative_to(TESTS).as_posix()
         about = f"{file} {item.name}".lower()
         server = next((name for name in SERVERS if name in about), None)
-        if server == "postgres" or (server and item.get_closest_marker("slow")):
+        if server in ("postgres", "redis", "dynamodb") or (
+            server and item.get_closest_marker("slow")
+        ):
             item.add_marker("server")
         item.add_marker(pytest.mark.xdist_group(server or file))

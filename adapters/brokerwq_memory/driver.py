@@ -4,41 +4,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from weakref import WeakSet
 
 from anyio.lowlevel import checkpoint
 
 from brokerwq.clock import Clock
 from brokerwq.driver import (
+    UNKNOWN_COUNT,
     Capabilities,
+    Certainty,
     Consumer,
     Count,
     Difference,
+    Lease,
     QueueSpec,
     QueueStats,
     Results,
 )
-from brokerwq.durations import positive_seconds, seconds_of
-from brokerwq.errors import ConfigError
+from brokerwq.driver.rules import sqs_wire
+from brokerwq.durations import seconds_of
 from brokerwq.message import Message
 from brokerwq_memory import wire
 from brokerwq_memory.consumer import MemoryConsumer
-from brokerwq_memory.errors import closed, no_queue
+from brokerwq_memory.errors import closed
+from brokerwq_memory.likeness import Likeness
 from brokerwq_memory.settings import MemorySettings
+from brokerwq_memory.shelf import Groups
 from brokerwq_memory.space import Queue, Space
-
-DEFAULT_LEASE = 60.0
-"""Seconds; for a queue that was declared without a lease."""
-
-_MAX_NAME_BYTES = 255
-
-_CAPABILITIES = Capabilities(
-    max_claim=1000,
-    max_settle=1000,
-    max_send=1000,
-    durable=False,
-    lists_queues=True,
-)
 
 
 class MemoryDriver:
@@ -53,7 +46,7 @@ class MemoryDriver:
     @property
     def capabilities(self) -> Capabilities:
         """See ``Driver.capabilities``."""
-        return _CAPABILITIES
+        return self._space.like.capabilities
 
     async def open(self) -> None:
         """See ``Driver.open``."""
@@ -72,23 +65,29 @@ class MemoryDriver:
         """See ``Driver.send``."""
         waits = [seconds_of(delay, "delay", floor=0.0) for delay in delays]
         await self._enter()
-        now = self._clock.now()
-        records = [wire.record_of(message, now) for message in messages]
+        like, now = self._space.like, self._clock.now()
+        results = [
+            like.refusal(queue, message, wait)
+            for message, wait in zip(messages, waits, strict=True)
+        ]
+        in_group = like.is_fifo(queue)
+        records = [wire.record_of(message, now, in_group=in_group) for message in messages]
         with self._space.locked():
             target = self._space.queue(queue)
             target.advance(now)
-            for record, wait in zip(records, waits, strict=True):
-                target.put(record, now, wait, self._space.ticket())
-        return [None] * len(records)
+            for nth, record in enumerate(records):
+                if results[nth] is None and not _is_repeated(target, messages[nth], now):
+                    target.put(record, now, like.delay(waits[nth]), self._space.ticket())
+        return results
 
     async def consume(self, queue: str, /, *, lease: float | None, prefetch: int) -> Consumer:
         """See ``Driver.consume``. There is nothing to prefetch."""
-        if lease is not None:
-            lease = positive_seconds(lease, "lease", limit=_CAPABILITIES.max_lease)
+        like = self._space.like
+        seconds = None if lease is None else like.lease(lease, None)
         await self._enter()
         with self._space.locked():
             source = self._space.queue(queue)
-            seconds = lease or source.lease or DEFAULT_LEASE
+            seconds = like.lease(None, source.lease) if seconds is None else seconds
             consumer = MemoryConsumer(self._space, source, seconds, self._clock)
             self._consumers.add(consumer)
             return consumer
@@ -97,30 +96,27 @@ class MemoryDriver:
         self, spec: QueueSpec, /, *, check_only: bool = False
     ) -> Sequence[Difference]:
         """See ``Driver.declare``."""
+        like = self._space.like
+        like.check(spec)
         dead_letter = spec.dead_letter_queue
-        for name in (spec.name, dead_letter):
-            _check_name(name)
-        if dead_letter == spec.name:
-            msg = f"queue {spec.name} cannot be its own dead-letter queue"
-            raise ConfigError(msg)
-        if spec.lease is not None:
-            positive_seconds(spec.lease, "lease", limit=_CAPABILITIES.max_lease)
         await self._enter()
         with self._space.locked():
             queues = self._space.queues
-            found = queues.get(spec.name)
+            found = queues.get(like.canonical(spec.name))
             if check_only:
                 for name in (spec.name, dead_letter):
-                    if name not in queues:
-                        raise no_queue(name)
-            differences = _differences(spec, found, is_final=check_only)
+                    self._space.queue(name)
+            differences = _differences(spec, found, like, is_final=check_only)
             if differences or check_only:
                 return differences
-            if found is None:
-                found = queues[spec.name] = Queue(name=spec.name)
-            found.dead_letter = dead_letter
-            found.lease = found.lease if spec.lease is None else spec.lease
-            queues.setdefault(dead_letter, Queue(name=dead_letter))
+            made = self._space.made(spec.name)
+            made.dead_letter = like.canonical(dead_letter)
+            made.lease = made.lease if spec.lease is None else spec.lease
+            if like.keeps_limits:
+                made.retention = like.retention(spec.retention)
+                made.broker_limit = spec.broker_limit
+            dead = self._space.made(dead_letter)
+            made.heir = dead if like.buries_expired else None
             return []
 
     async def inspect(self, queue: str, /) -> QueueStats:
@@ -129,17 +125,33 @@ class MemoryDriver:
         with self._space.locked():
             found = self._space.queue(queue)
             now = self._clock.now()
-            found.advance(now)
-            dead = self._space.queues.get(found.dead_letter or "")
-            oldest = min((record.sent_at for record in found.ready), default=None)
-            return QueueStats(
-                ready=Count(len(found.ready)),
-                leased=Count(found.leased),
-                delayed=Count(found.delayed),
-                dead=Count(len(dead.ready) + dead.leased + dead.delayed if dead else 0),
-                oldest_age=None if oldest is None else now - oldest,
-                next_due=found.next_due(now),
-            )
+            if found.shown is None or now - found.shown[0] >= self._space.like.counts_age:
+                found.advance(now)
+                found.shown = now, self._count(found, now)
+            return found.shown[1]
+
+    def _count(self, queue: Queue, now: float) -> QueueStats:
+        can = self._space.like.capabilities
+        dead = self._space.queues.get(queue.dead_letter or "")
+        certainty = Certainty.EXACT
+        if not can.exact_stats and can.lease is Lease.TIMED:
+            certainty = Certainty.ESTIMATE
+        stats = QueueStats(
+            ready=Count(len(queue.shelf), certainty),
+            leased=Count(queue.leased, certainty),
+            delayed=Count(queue.delayed, certainty),
+            dead=Count(len(dead.shelf) + dead.leased + dead.delayed if dead else 0, certainty),
+        )
+        if can.exact_stats:
+            oldest = min((record.sent_at for record in queue.shelf), default=None)
+            age = None if oldest is None else now - oldest
+            return replace(stats, oldest_age=age, next_due=queue.next_due(now))
+        if can.lease is Lease.CONNECTION:
+            # A broker that tells who consumes, not what is unacked.
+            is_idle = all(taker.is_idle for taker in queue.takers)
+            leased = Count(0) if is_idle else UNKNOWN_COUNT
+            return replace(stats, leased=leased, next_due=queue.next_due(now))
+        return stats
 
     async def purge(self, queue: str, /) -> None:
         """See ``Driver.purge``."""
@@ -152,6 +164,8 @@ class MemoryDriver:
     async def queues(self) -> Sequence[str]:
         """See ``Driver.queues``."""
         await self._enter()
+        if not self._space.like.capabilities.lists_queues:
+            raise self._space.like.cannot_list()
         with self._space.locked():
             return sorted(self._space.queues)
 
@@ -161,7 +175,14 @@ class MemoryDriver:
         await checkpoint()
 
 
-def _differences(spec: QueueSpec, found: Queue | None, *, is_final: bool) -> list[Difference]:
+def _is_repeated(queue: Queue, message: Message, now: float) -> bool:
+    shelf = queue.shelf
+    return isinstance(shelf, Groups) and shelf.is_repeated(sqs_wire.send_id(message), now)
+
+
+def _differences(
+    spec: QueueSpec, found: Queue | None, like: Likeness, *, is_final: bool
+) -> list[Difference]:
     """What of ``spec`` cannot be had.
 
     A queue that came into being as another's dead-letter queue has none of its own yet; the
@@ -169,20 +190,20 @@ def _differences(spec: QueueSpec, found: Queue | None, *, is_final: bool) -> lis
     """
     pairs: list[tuple[str, object, object]] = []
     if spec.ordered:
-        pairs.append(("ordered", True, False))
-    if spec.retention is not None and spec.retention != math.inf:
-        pairs.append(("retention", spec.retention, math.inf))
-    if found is not None and (is_final or found.dead_letter is not None):
-        pairs.append(("dead_letter", spec.dead_letter_queue, found.dead_letter))
+        pairs.append(("ordered", True, like.is_fifo(spec.name)))
+    if found is None or (found.dead_letter is None and not is_final):
+        settled = False
+    else:
+        settled = True
+        pairs.append(("dead_letter", like.canonical(spec.dead_letter_queue), found.dead_letter))
+    if not like.keeps_limits:
+        if spec.retention is not None and spec.retention != math.inf:
+            pairs.append(("retention", spec.retention, math.inf))
+    elif settled and found is not None:
+        pairs.append(("retention", like.retention(spec.retention), found.retention))
+        pairs.append(("broker_limit", spec.broker_limit, found.broker_limit))
     return [
         Difference(queue=spec.name, property=name, wanted=wanted, found=actual)
         for name, wanted, actual in pairs
         if wanted != actual
     ]
-
-
-def _check_name(name: str) -> None:
-    size = len(name.encode("utf-8", "surrogatepass"))
-    if not 1 <= size <= _MAX_NAME_BYTES or not name.isprintable():
-        msg = f"queue name {name!r:.300} must be printable and have 1 to {_MAX_NAME_BYTES} bytes"
-        raise ConfigError(msg)

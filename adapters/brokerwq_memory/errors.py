@@ -6,11 +6,17 @@ from brokerwq.driver import Delivery
 from brokerwq.errors import ClosedError, LeaseLostError, QueueNotFoundError
 
 
-def lease_lost(delivery: Delivery) -> LeaseLostError:
-    """The lease of ``delivery`` has ended, or it was settled before."""
+def lease_lost(delivery: Delivery, *, sent: bool = False) -> LeaseLostError:
+    """The lease of ``delivery`` has ended, or it was settled before.
+
+    Args:
+        delivery: What was to be settled.
+        sent: It was acked all the same, as where the broker cannot tell whose lease it ends.
+    """
     return LeaseLostError(
         f"message {delivery.message.id!r:.200} of {delivery.queue} is no longer ours: "
-        "its lease ended or it was settled before"
+        f"its lease ended or it was settled before{'; the ack was sent all the same' * sent}",
+        sent=sent,
     )
 
 

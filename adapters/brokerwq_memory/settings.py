@@ -6,6 +6,8 @@ import threading
 from dataclasses import dataclass, field
 
 from brokerwq.driver.support import url_options, url_path
+from brokerwq.errors import ConfigError
+from brokerwq_memory.likeness import likeness_of
 from brokerwq_memory.space import Space
 
 
@@ -30,12 +32,23 @@ _lock = threading.Lock()
 def parse_url(url: str) -> MemorySettings:
     """Settings from ``memory://`` (private) or ``memory://name`` (shared by name).
 
+    ``?like=sqs``, ``sqs-fifo`` or ``rabbitmq`` makes the space behave like that broker.
+
     Raises:
-        ConfigError: the URL has options; there are none.
+        ConfigError: an option is unknown, or the space of that name is like another broker.
     """
-    url_options(url, dict[str, type[str]]())
+    options = url_options(url, {"like": str})
+    like = likeness_of(options.get("like", ""))
     name = url_path(url)
     if not name:
-        return MemorySettings()
+        return MemorySettings(space=Space(like))
     with _lock:
-        return MemorySettings(name=name, space=_named.setdefault(name, Space()))
+        space = _named.setdefault(name, Space(like))
+    if space.like is not like:
+        msg = (
+            f"memory://{name:.100} is already in use here "
+            f"{f'as like={space.like.name}' if space.like.name else 'without like='}; "
+            "say the same everywhere, or choose another name"
+        )
+        raise ConfigError(msg)
+    return MemorySettings(name=name, space=space)

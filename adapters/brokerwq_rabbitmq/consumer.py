@@ -97,6 +97,7 @@ class RabbitConsumer:
 
     async def ack(self, deliveries: Sequence[Delivery], /) -> Results:
         """See ``Consumer.ack``. An ack is not confirmed: one that is lost costs a redelivery."""
+        await self._intake.may_settle.wait()
         results, items = self._sort(deliveries)
         # Not shielded as the others are: an ack that was not sent leaves the message as it is.
         await self._attempt(self._ack, items, results)
@@ -237,6 +238,7 @@ class RabbitConsumer:
         return results, items
 
     async def _settle(self, deliveries: Sequence[Delivery], change: _Change) -> Results:
+        await self._intake.may_settle.wait()
         results, items = self._sort(deliveries)
         if items:
             # Shielded: a copy that was sent and not followed by its ack is a second message.

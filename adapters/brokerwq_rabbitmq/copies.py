@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 from brokerwq.clock import Clock
 from brokerwq.driver import Results
+from brokerwq.driver.rules import rabbitmq as rules
 from brokerwq.errors import DriverError, MessageRefusedError, QueueNotFoundError, UnsupportedError
 from brokerwq.message import Message
 from brokerwq_rabbitmq import wire
 from brokerwq_rabbitmq.publisher import Outgoing, Publisher
-from brokerwq_rabbitmq.topology import LONGEST_DELAY, level_for, level_name
+from brokerwq_rabbitmq.topology import level_for, level_name
 
 
 class Copier:
@@ -47,9 +48,8 @@ class Copier:
         return results
 
     def _outgoing(self, queue: str, message: Message, delay: float) -> Outgoing:
-        if delay > LONGEST_DELAY:
-            msg = f"a delay of {delay:g} s; the longest is {LONGEST_DELAY:g}"
-            raise UnsupportedError(msg)
+        if delay > rules.LONGEST_DELAY:
+            raise rules.delay_refusal(delay)
         if delay <= 0:
             return Outgoing(queue, wire.encode(message), message.body)
         level = level_for(delay)

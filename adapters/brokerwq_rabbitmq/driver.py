@@ -21,6 +21,7 @@ from brokerwq.driver import (
     dead_letter_name,
 )
 from brokerwq.driver.doctor import Finding
+from brokerwq.driver.rules import rabbitmq as rules
 from brokerwq.durations import positive_seconds, seconds_of
 from brokerwq.errors import PermissionDeniedError, QueueNotFoundError, UnsupportedError
 from brokerwq.message import Message
@@ -60,8 +61,8 @@ class RabbitDriver:
             max_settle=1000,
             max_send=200,
             max_message_bytes=settings.max_message_bytes,
-            max_send_delay=topology.LONGEST_DELAY,
-            max_release_delay=topology.LONGEST_DELAY,
+            max_send_delay=rules.LONGEST_DELAY,
+            max_release_delay=rules.LONGEST_DELAY,
             uncounted_return=UncountedReturn.COPY,
             atomic_dead_letter=False,
             exact_stats=False,
@@ -279,8 +280,7 @@ class RabbitDriver:
 
     async def queues(self) -> Sequence[str]:
         """See ``Driver.queues``. Only the management plugin could tell."""
-        msg = "RabbitMQ does not list queues over AMQP"
-        raise UnsupportedError(msg)
+        raise rules.cannot_list()
 
     def _require_open(self) -> None:
         if not self._is_open:

@@ -26,6 +26,8 @@ _PING_AFTER = 2.0
 _PING_SECONDS = 5.0
 _UNWAITED_SECONDS = 0.2
 """How long a claim that does not wait gives to what the broker has to push."""
+_UNDER_WAY_SECONDS = 2.0
+"""How long a quiesce waits for settles that are under way before it cancels the consumer."""
 _STARVED_SECONDS = 0.1
 """How long a claim goes without anything, all that may be held being held, until more may."""
 
@@ -78,6 +80,8 @@ class Intake:
         self.consumer_timeout = settings.consumer_timeout
         self.is_quiesced = False
         self.is_closed = False
+        self.may_settle = asyncio.Event()
+        self.may_settle.set()
 
     @property
     def max_lease(self) -> float:
@@ -207,8 +211,15 @@ class Intake:
         self._stirred.set()
         lane = self._lane
         if lane is not None:
-            with suppress(DriverError):  # then it has stopped by itself
-                await self._asked(lane.cancel(self._settings.rpc_timeout))
+            # Acks make room, and copies are new messages: either could be assigned to the
+            # consumer in the very moment of its cancel; see ``Lane.cancel``.
+            self.may_settle.clear()
+            try:
+                await self.finish_tasks(_UNDER_WAY_SECONDS)
+                with suppress(DriverError):  # then it has stopped by itself
+                    await self._asked(lane.cancel(self._settings.rpc_timeout))
+            finally:
+                self.may_settle.set()
         await self.finish_tasks()
         unclaimed = [held for held in self._buffer if held.is_ours]
         self._buffer.clear()

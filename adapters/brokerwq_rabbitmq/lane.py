@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -23,6 +24,10 @@ _MAX_PREFETCH = 65535
 _FILL_SECONDS = 1.0
 _FILL_PAUSE = 0.005
 _FILL_RPC_SECONDS = 5.0
+_QUIET_SECONDS = 0.2
+"""How long nothing must have come before a consumer with room is cancelled: what comes together
+from a delay queue comes within less."""
+_QUIET_AT_MOST = 1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -77,6 +82,7 @@ class Lane:
         self._queue = ""
         self.credit = 0
         self._timeout: float | None = None
+        self._last_arrival_at = -math.inf
         self.held: dict[int, Held] = {}
         self.is_alive = True
         self.is_consuming = False
@@ -136,25 +142,40 @@ class Lane:
         """Stop the flow; on return nothing more arrives. What is held stays held."""
         if self.is_alive and self.is_consuming:
             # A quorum queue that assigns a message to a consumer just as that one is cancelled
-            # never sends it: it is held by nobody until the channel ends, which counts. Acks
-            # make room for such assignments. What is published in this very moment can still
-            # be caught.
-            await self.take_what_is_due(within)
+            # never sends it: it is held by nobody until the channel ends, which counts. A full
+            # consumer is assigned nothing, and one with room is left when nothing has come for
+            # a while. What is published in this very moment can still be caught.
+            await self._until_quiet(within)
             self.is_consuming = False
             for tag in self._tags:
                 await self._channel.basic_cancel(tag, timeout=within)
             await self.ping(within)
 
+    async def _until_quiet(self, within: float) -> None:
+        give_up_at = self._clock.now() + min(within, _QUIET_AT_MOST)
+        while True:
+            await self.take_what_is_due(within)
+            now = self._clock.now()
+            rest = min(self._last_arrival_at + _QUIET_SECONDS, give_up_at) - now
+            if len(self.held) >= self.credit or rest <= 0:
+                return
+            await self._clock.sleep(rest)
+
     async def take_what_is_due(self, within: float) -> None:
         """Wait until as much is held as may be, or the queue has no more."""
-        give_up_at = self._clock.now() + min(within, _FILL_SECONDS)
-        while len(self.held) < self.credit and self._clock.now() < give_up_at:
+        now = self._clock.now()
+        give_up_at, idle_at = now + within, now + _FILL_SECONDS
+        count = len(self.held)
+        while count < self.credit and now < min(give_up_at, idle_at):
             answer = await self._channel.queue_declare(
                 self._queue, passive=True, timeout=_FILL_RPC_SECONDS
             )
             if not answer.message_count:
                 return
             await self._clock.sleep(_FILL_PAUSE)
+            now = self._clock.now()
+            if len(self.held) != count:  # it comes, however slowly
+                count, idle_at = len(self.held), now + _FILL_SECONDS
 
     def ack(self, settled: Sequence[Held]) -> None:
         """Ack; the run of what is held longest is one frame.
@@ -207,7 +228,8 @@ class Lane:
 
     def _on_delivery(self, arrival: Arrival) -> None:
         if self.is_alive:
-            held = Held(self, arrival, self._clock.now(), wire.read(arrival))
+            self._last_arrival_at = now = self._clock.now()
+            held = Held(self, arrival, now, wire.read(arrival))
             self.held[arrival.tag] = held
             self._on_arrival(held)
 

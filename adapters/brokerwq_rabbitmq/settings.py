@@ -7,13 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from brokerwq.driver.rules.rabbitmq import CONSUMER_TIMEOUT, MAX_BODY, max_lease_of
 from brokerwq.driver.support import url_options
 from brokerwq.durations import positive_seconds
 from brokerwq.errors import ConfigError
 
+__all__ = ["RabbitSettings", "max_lease_of", "parse_url"]
+
 _PORTS = {"amqp": 5672, "amqps": 5671}
 _MAX_PORT = 65535
-_MIB = 1024 * 1024
 _MAX_HEARTBEAT = 600
 
 _OPTIONS: dict[str, type[Any]] = {
@@ -77,8 +79,8 @@ class RabbitSettings:
     connect_timeout: float = 10.0
     rpc_timeout: float = 10.0
     publish_timeout: float = 10.0
-    consumer_timeout: float = 1800.0
-    max_message_bytes: int = 16 * _MIB
+    consumer_timeout: float = CONSUMER_TIMEOUT
+    max_message_bytes: int = MAX_BODY
 
     def __post_init__(self) -> None:
         for name in ("connect_timeout", "rpc_timeout", "publish_timeout", "consumer_timeout"):
@@ -95,11 +97,7 @@ class RabbitSettings:
 
     @property
     def max_lease(self) -> float:
-        """How long a message may be held: shorter than ``consumer_timeout``.
-
-        A minute for the broker's own timer and one for what is on its way; where the timeout
-        is so short that this would leave little, a quarter of it.
-        """
+        """How long a message may be held: shorter than ``consumer_timeout``."""
         return max_lease_of(self.consumer_timeout)
 
     def tls_context(self) -> ssl.SSLContext | None:
@@ -124,11 +122,6 @@ class RabbitSettings:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         return context
-
-
-def max_lease_of(consumer_timeout: float) -> float:
-    """See ``RabbitSettings.max_lease``."""
-    return consumer_timeout - min(120.0, consumer_timeout / 4)
 
 
 def parse_url(url: str) -> RabbitSettings:

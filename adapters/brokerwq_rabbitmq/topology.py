@@ -15,18 +15,29 @@ from dataclasses import dataclass
 from typing import Final
 
 from brokerwq.driver import Difference, QueueSpec
+from brokerwq.driver.rules.rabbitmq import LEVELS, check, level_for, level_name
 from brokerwq.durations import positive_seconds
-from brokerwq.errors import ConfigError
 
-LEVELS: Final = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536)
-"""Seconds. A longer or odd delay is made of several; the factor keeps both numbers small."""
-LONGEST_DELAY: Final = 86400.0
-"""Seconds; beyond it the core sends a message on again when it comes."""
+__all__ = [
+    "DEAD_LETTER_LIMIT",
+    "LEVELS",
+    "Arguments",
+    "Inequivalence",
+    "QueuePlan",
+    "check",
+    "dead_letter_plan",
+    "differences_of",
+    "level_for",
+    "level_name",
+    "parse_inequivalence",
+    "plan",
+    "policy_command",
+]
+
 DEAD_LETTER_LIMIT: Final = 1_000_000
 """Deliveries. From 4.0 on a queue without a limit has one of 20, and reading a dead-letter
 queue that often would empty it."""
 
-_MAX_NAME_BYTES: Final = 255
 _INEQUIVALENT: Final = re.compile(
     r"inequivalent arg '(?P<name>[^']+)' for queue .*: received .* but current is (?P<found>.+)$",
     re.DOTALL,
@@ -48,16 +59,6 @@ class QueuePlan:
 
     name: str
     arguments: Arguments
-
-
-def level_name(queue: str, seconds: int) -> str:
-    """The queue in which messages for ``queue`` wait ``seconds``."""
-    return f"{queue}.delay.{seconds}"
-
-
-def level_for(delay: float) -> int:
-    """The longest wait that does not exceed ``delay``; at least the shortest there is."""
-    return max((level for level in LEVELS if level <= delay), default=LEVELS[0])
 
 
 def plan(spec: QueueSpec) -> list[QueuePlan]:
@@ -107,34 +108,6 @@ def _forwarding(target: str) -> dict[str, str | int]:
 
 def _milliseconds(seconds: float) -> int:
     return max(1, round(positive_seconds(seconds, "retention") * 1000))
-
-
-def check(spec: QueueSpec, max_lease: float) -> None:
-    """Refuse what no RabbitMQ can be.
-
-    Raises:
-        ConfigError: a name, limit or lease is out of range.
-    """
-    longest = level_name(spec.name, LEVELS[-1])
-    for name in (longest if spec.declare == "create" else spec.name, spec.dead_letter_queue):
-        size = len(name.encode("utf-8", "surrogatepass"))
-        if not 1 <= size <= _MAX_NAME_BYTES or not name.isprintable() or name.startswith("amq."):
-            msg = (
-                f"queue name {name!r:.300} must be printable, have 1 to {_MAX_NAME_BYTES} bytes "
-                "and not start with 'amq.'"
-            )
-            raise ConfigError(msg)
-    if not spec.name:
-        msg = "a queue must have a name"
-        raise ConfigError(msg)
-    if spec.dead_letter_queue == spec.name:
-        msg = f"queue {spec.name} cannot be its own dead-letter queue"
-        raise ConfigError(msg)
-    if spec.broker_limit < 1:
-        msg = f"broker_limit must be 1 or more, not {spec.broker_limit}"
-        raise ConfigError(msg)
-    if spec.lease is not None:
-        positive_seconds(spec.lease, "lease", limit=max_lease)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

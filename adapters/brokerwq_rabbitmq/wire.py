@@ -16,11 +16,19 @@ from typing import Final, cast
 
 from brokerwq import envelope
 from brokerwq.driver import Mark
-from brokerwq.errors import DriverError, MessageRefusedError, MessageTooLargeError
+from brokerwq.driver.rules.rabbitmq import (
+    AS_PROPERTY,
+    MAX_SHORT_BYTES,
+    PACKED,
+    check_header,
+    is_brokers,
+    size_refusal,
+    utf8,
+)
+from brokerwq.errors import DriverError
 from brokerwq.message import DeadLetterNote, Message, new_message_id
 from brokerwq_rabbitmq.frames import Arrival
 from brokerwq_rabbitmq.table import (
-    MAX_SHORT_BYTES,
     OCTET,
     PROPERTIES,
     SHORT,
@@ -34,24 +42,12 @@ from brokerwq_rabbitmq.table import (
 )
 
 FOREIGN: Final = "bwq"
-PACKED: Final = "bwq-headers"
 DUE: Final = "bwq-due"
 """When a message that a delay queue held back may be handed out; wall clock, milliseconds."""
 
 _COUNT: Final = "x-delivery-count"
-# What the broker writes into a message, and what makes it send more copies elsewhere. Such a
-# header of the sender's own would be overwritten, obeyed or refused.
-_BROKERS_OWN: Final = frozenset({"x-death", _COUNT, "x-acquired-count", "CC", "BCC"})
-_BROKERS_PREFIXES: Final = ("x-first-death-", "x-last-death-", "x-opt-")
 _KEPT_ASIDE: Final = {"CC": "cc", "expiration": "expiration", "user_id": "user-id"}
-_AS_PROPERTY: Final = {
-    envelope.ID: "message_id",
-    envelope.TYPE: "type",
-    envelope.CONTENT_TYPE: "content_type",
-}
 _PERSISTENT: Final = {"delivery_mode": b"\x02"}
-# A content header is one frame and cannot be split.
-_FRAME_OVERHEAD: Final = 64
 
 
 @dataclass(slots=True)
@@ -98,7 +94,7 @@ def read(arrival: Arrival) -> Read:
         headers.update({name: text for name, text in kept.items() if isinstance(text, str)})
     else:
         _unpack(headers)
-    for name, place in _AS_PROPERTY.items():
+    for name, place in AS_PROPERTY.items():
         if (
             name not in headers
             and place in native.values
@@ -118,15 +114,11 @@ def _delivery_count(native: Properties) -> int:
     return count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else 0
 
 
-def _is_brokers(name: str) -> bool:
-    return name in _BROKERS_OWN or name.startswith(_BROKERS_PREFIXES)
-
-
 def _text_headers(native: Properties) -> dict[str, str]:
     headers: dict[str, str] = {}
     for name, value in native.headers.items():
         text = text_of(value)
-        if text is not None and not _is_brokers(name):
+        if text is not None and not is_brokers(name):
             headers[name] = text
     return headers
 
@@ -218,10 +210,10 @@ def _encode_ours(message: Message, due: int) -> Properties:
     native = Properties(values=dict(_PERSISTENT))
     if due:
         headers[DUE] = str(due)
-    for name, place in _AS_PROPERTY.items():
+    for name, place in AS_PROPERTY.items():
         text = headers.get(name)
         if text is not None:
-            data = _utf8(text)
+            data = utf8(text)
             if len(data) <= MAX_SHORT_BYTES:
                 native.values[place] = data
                 del headers[name]
@@ -230,24 +222,13 @@ def _encode_ours(message: Message, due: int) -> Properties:
         # header says what the id really is.
         native.values["message_id"] = new_message_id().encode()
         headers.setdefault(envelope.ID, message.id)
-    packed = {name: headers.pop(name) for name in list(headers) if _is_brokers(name)}
+    packed = {name: headers.pop(name) for name in list(headers) if is_brokers(name)}
     if packed:
         headers[PACKED] = json.dumps(packed)
     for name, text in headers.items():
-        if not 1 <= len(_utf8(name)) <= MAX_SHORT_BYTES:
-            msg = f"header name {name!r:.100} must have 1 to {MAX_SHORT_BYTES} bytes"
-            raise MessageRefusedError(msg)
-        _utf8(text)
+        check_header(name, text)
         native.headers[name] = encode_text(text)
     return native
-
-
-def _utf8(text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError as exc:
-        msg = f"{text!r:.100} holds a lone surrogate, which no encoding carries"
-        raise MessageRefusedError(msg) from exc
 
 
 def _encode_foreign(message: Message, raw: NativeRaw, due: int) -> Properties:
@@ -260,13 +241,13 @@ def _encode_foreign(message: Message, raw: NativeRaw, due: int) -> Properties:
         if isinstance(holder, Mapping) and name in holder:
             state[place] = cast("Mapping[str, object]", holder)[name]
     for name in list(native.headers):
-        if _is_brokers(name) or name == FOREIGN:
+        if is_brokers(name) or name == FOREIGN:
             del native.headers[name]
     # The broker refuses a user id that is not the connection's own.
     for name in ("expiration", "user_id", "cluster_id"):
         native.values.pop(name, None)
     if "message_id" not in native.values:
-        native.values["message_id"] = _utf8(message.id or new_message_id())[:MAX_SHORT_BYTES]
+        native.values["message_id"] = utf8(message.id or new_message_id())[:MAX_SHORT_BYTES]
     state[envelope.ID] = message.id or native.text("message_id")
     if message.created_at is not None:
         state[envelope.CREATED] = envelope.milliseconds(message.created_at)
@@ -291,13 +272,4 @@ def size_error(
     properties: bytes, body: bytes, *, max_body: float, max_frame: int
 ) -> DriverError | None:
     """Why the broker would not take it; None if it would."""
-    if len(body) > max_body:
-        return MessageTooLargeError(
-            f"the body has {len(body)} bytes; the limit is {max_body:g} (max_message_bytes)"
-        )
-    if len(properties) > max_frame - _FRAME_OVERHEAD:
-        return MessageTooLargeError(
-            f"headers and properties have {len(properties)} bytes; RabbitMQ takes at most "
-            f"{max_frame - _FRAME_OVERHEAD} of them, whatever the body"
-        )
-    return None
+    return size_refusal(len(properties), len(body), max_body=max_body, max_frame=max_frame)

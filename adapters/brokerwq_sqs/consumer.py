@@ -24,7 +24,7 @@ from brokerwq.message import DeadLetterNote
 from brokerwq_sqs import copies
 from brokerwq_sqs.batch import Entry, call_batch
 from brokerwq_sqs.client import Api
-from brokerwq_sqs.errors import lease_lost
+from brokerwq_sqs.errors import lease_lost, under_way
 from brokerwq_sqs.polls import Polls, Receipt, State
 from brokerwq_sqs.queues import Queue, Queues
 
@@ -93,8 +93,7 @@ class SqsConsumer:
                 results[nth] = rules.cannot_extend()
             else:
                 allowed.append((nth, receipt))
-        entries = [_visibility(receipt, timeout) for _, receipt in allowed]
-        await self._call(_CHANGE, self._queue, allowed, entries, results)
+        await self._change(allowed, dict.fromkeys(range(len(results)), timeout), results)
         for nth, receipt in allowed:
             if results[nth] is None:
                 receipt.until = now + timeout
@@ -221,6 +220,8 @@ class SqsConsumer:
             is_ours = late or receipt.is_copied or receipt.until > now
             if receipt.state is State.HELD and is_ours:
                 items.append((nth, receipt))
+            elif receipt.state is State.ENDING:
+                results[nth] = under_way(self._queue.label)
             elif receipt.state is not State.ACKED or not late:
                 results[nth] = lease_lost(self._queue.label)
         return results, items
@@ -274,13 +275,44 @@ class SqsConsumer:
             results[nth] = answer
 
     async def _delete(self, items: Sequence[_Item], results: _Slots) -> None:
-        entries = [Entry({"ReceiptHandle": receipt.handle}) for _, receipt in items]
-        await self._call(_DELETE, self._queue, items, entries, results)
+        def entry(_: int, receipt: Receipt) -> Entry:
+            return Entry({"ReceiptHandle": self._polls.newest(receipt).handle})
+
+        await self._by_handle(_DELETE, items, entry, results)
         now = self._clock.now()
         for nth, receipt in items:
             if results[nth] is None:
                 in_time = receipt.until > now or receipt.is_copied
+                self._polls.newest(receipt).state = State.ACKED
                 receipt.state = State.ACKED if in_time else State.GONE
+
+    async def _change(
+        self, items: Sequence[_Item], timeouts: dict[int, int], results: _Slots
+    ) -> None:
+        def entry(nth: int, receipt: Receipt) -> Entry:
+            return Entry({"ReceiptHandle": receipt.handle, "VisibilityTimeout": timeouts[nth]})
+
+        await self._by_handle(_CHANGE, items, entry, results)
+
+    async def _by_handle(
+        self,
+        operation: str,
+        items: Sequence[_Item],
+        entry: Callable[[int, Receipt], Entry],
+        results: _Slots,
+    ) -> None:
+        """Call; an entry that failed while its message came again is tried with that handle."""
+        entries = [entry(nth, receipt) for nth, receipt in items]
+        await self._call(operation, self._queue, items, entries, results)
+        again = [
+            (nth, receipt)
+            for (nth, receipt), sent in zip(items, entries, strict=True)
+            if results[nth] is not None and entry(nth, receipt) != sent
+        ]
+        if again:
+            entries = [entry(nth, receipt) for nth, receipt in again]
+            with contextlib.suppress(DriverError):  # then the first answer stands
+                await self._call(operation, self._queue, again, entries, results)
 
     async def _hide(
         self, items: Sequence[_Item], timeouts: dict[int, int], results: _Slots
@@ -289,8 +321,7 @@ class SqsConsumer:
         copied = [item for item in items if item[1].is_copied]
         await self._delete(copied, results)
         rest = [item for item in items if not item[1].is_copied]
-        entries = [_visibility(receipt, timeouts[nth]) for nth, receipt in rest]
-        await self._call(_CHANGE, self._queue, rest, entries, results)
+        await self._change(rest, timeouts, results)
         for nth, receipt in rest:
             if results[nth] is None:
                 receipt.state = State.GONE
@@ -359,10 +390,6 @@ def _receipt(delivery: Delivery) -> Receipt:
         msg = "the delivery is of another adapter"
         raise TypeError(msg)
     return delivery.handle
-
-
-def _visibility(receipt: Receipt, seconds: int) -> Entry:
-    return Entry({"ReceiptHandle": receipt.handle, "VisibilityTimeout": seconds})
 
 
 def _whole(delay: float) -> int:

@@ -197,6 +197,11 @@ def lease_lost(queue: str, *, sent: bool = False) -> LeaseLostError:
     return LeaseLostError(f"the lease on a message of {queue} has ended{done}", sent=sent)
 
 
+def under_way(queue: str) -> TransientError:
+    """The message is being settled: its lease is not lost, and must not be changed either."""
+    return TransientError(f"a message of {queue} is being settled")
+
+
 def _made(kind: type[DriverError], code: str, text: str, operation: str) -> DriverError:
     if kind is ThrottledError:
         return ThrottledError(

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
+from weakref import WeakValueDictionary
 
 from brokerwq.clock import Clock, move_on_after
 from brokerwq.driver import Delivery
@@ -34,12 +35,12 @@ class State(enum.Enum):
     GONE = enum.auto()
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Receipt:
     """One receive of one message; the handle of a ``Delivery``.
 
     Attributes:
-        handle: What SQS wants to see for it.
+        handle: What SQS wants to see for it: the newest, if it comes again while it is held.
         received: The message.
         taken_at: The clock before the request that brought it.
         until: The clock when the lease ends, as far as we may trust it.
@@ -69,6 +70,7 @@ class Polls:
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._running: set[asyncio.Task[list[Receipt]]] = set()
         self._arrived: deque[Receipt] = deque()
+        self._newest: WeakValueDictionary[str, Receipt] = WeakValueDictionary()
         self._width = 1
         self._attempt_ids: list[str] = []
 
@@ -120,6 +122,10 @@ class Polls:
         if self._running:
             await asyncio.wait(self._running)
         self._harvest()
+
+    def newest(self, receipt: Receipt) -> Receipt:
+        """The last receive of the same stored message: SQS may not heed the handles before it."""
+        return self._newest.get(receipt.received.native_id, receipt)
 
     @property
     def is_idle(self) -> bool:
@@ -186,18 +192,29 @@ class Polls:
                 self._width = 1
                 continue
             arrived = poll.result()
-            self._arrived.extend(arrived)
+            self._keep(arrived)
             # A FIFO queue with work is polled by as many as there are slots, an idle one by one.
             self._width = min(2 * self._width, 1000) if arrived else max(1, self._width // 2)
         return failure
+
+    def _keep(self, arrived: Sequence[Receipt]) -> None:
+        """Keep what nobody here holds; of a message that comes twice only the handle is news."""
+        now = self._clock.now()
+        for receipt in arrived:
+            held = self._newest.get(receipt.received.native_id)
+            if held is not None and held.state is State.HELD and held.until > now:
+                held.handle = receipt.handle
+            else:
+                self._newest[receipt.received.native_id] = receipt
+                self._arrived.append(receipt)
 
     def _take(self, max_items: int) -> list[Delivery]:
         taken: list[Delivery] = []
         now = self._clock.now()
         while self._arrived and len(taken) < max_items:
             receipt = self._arrived.popleft()
-            if receipt.until <= now:
-                continue  # its lease ended while it waited here: somebody else's by now
+            if receipt.until <= now or receipt.state is not State.HELD:
+                continue  # ended while it waited here: somebody else's by now, or done
             received = receipt.received
             taken.append(
                 Delivery(

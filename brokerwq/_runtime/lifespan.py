@@ -15,9 +15,13 @@ class EnteredLifespan(AbstractAsyncContextManager[Any]):
 
     Unlike with ``contextlib.asynccontextmanager`` an error of the work is always raised: a
     lifespan that catches everything to tidy up must not turn it into a success.
+
+    Args:
+        lifespan: None yields None.
     """
 
-    def __init__(self, lifespan: Callable[[], AsyncGenerator[Any]]) -> None:
+    def __init__(self, lifespan: Callable[[], AsyncGenerator[Any]] | None) -> None:
+        lifespan = lifespan or _nothing
         self._name = getattr(lifespan, "__name__", "")
         self._resources = lifespan()
 
@@ -54,3 +58,7 @@ class EnteredLifespan(AbstractAsyncContextManager[Any]):
         await self._resources.aclose()
         msg = f"the lifespan {self._name} yielded a second time; it must come to its end"
         raise ConfigError(msg)
+
+
+async def _nothing() -> AsyncGenerator[None]:
+    yield None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from brokerwq._runtime.guard import Skip
 from brokerwq.clock import Clock, move_on_after
@@ -32,15 +32,38 @@ class TransactionAbortedError(BrokerwqError):
     """
 
 
+class Holder(Protocol):
+    """What has the app's store and clock; a test may change both."""
+
+    @property
+    def store(self) -> Store:
+        """The store, at this moment."""
+        ...
+
+    @property
+    def clock(self) -> Clock:
+        """The clock, at this moment."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Desk:
     """What the admissions of one worker share."""
 
-    store: Store
+    holder: Holder
     once: Once
-    clock: Clock
     emit: Callable[[Event], object]
     relay: Callable[[], Awaitable[int]]
+
+    @property
+    def store(self) -> Store:
+        """The store, at this moment."""
+        return self.holder.store
+
+    @property
+    def clock(self) -> Clock:
+        """The clock, at this moment."""
+        return self.holder.clock
 
     @property
     def retention(self) -> float:

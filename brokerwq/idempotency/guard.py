@@ -60,9 +60,33 @@ class Guards:
     ) -> None:
         self.store: Store = open_store(store, clock=clock) if isinstance(store, str) else store
         self._app = app
-        self._clock = clock
+        self.clock: Clock = clock
         self._instrumentation = instrumentation
         self._send_all = outbox.each_by(send_one)
+
+    def use(self, clock: Clock, store: Store | str | None) -> Callable[[], None]:
+        """Take another clock and store; calling what is returned takes the former ones back.
+
+        Args:
+            clock: Time.
+            store: None keeps the store.
+
+        Raises:
+            ConfigError: the store has no transactions, and the former one has.
+        """
+        former = self.store, self.clock
+        if store is not None:
+            given = open_store(store, clock=clock) if isinstance(store, str) else store
+            if _has_tx(self.store) and not _has_tx(given):
+                msg = f"{given.name} cannot stand in for {self.store.name}: it has no transactions"
+                raise ConfigError(msg)
+            self.store = given
+        self.clock = clock
+
+        def restore() -> None:
+            self.store, self.clock = former
+
+        return restore
 
     def __call__(
         self,
@@ -93,7 +117,7 @@ class Guards:
             if not is_async and not store.takes_threads:
                 msg = f"write async def: the connections of {store.name} belong to its loop"
                 raise ConfigError(msg)
-        desk = Desk(self.store, once, self._clock, self._emit, self.relay)
+        desk = Desk(self, once, self._emit, self.relay)
         scope = (self._app, worker)
         return StoreGuard(desk, scope, key_version, read_key)
 
@@ -258,6 +282,10 @@ class StoreGuard:
             case _:
                 text = "its owner vanished in the middle of the work; redrive it to run it again"
                 return Skip(kind="dead", reason="owner-lost", text=text)
+
+
+def _has_tx(store: Store) -> bool:
+    return isinstance(store, TransactionalStore)
 
 
 def _busy(remaining: float, *, is_short: bool) -> Skip:

@@ -11,7 +11,8 @@ from brokerwq.idempotency.stores.sqlite import SqliteStore
 def open_store(url: str, *, clock: Clock = SYSTEM_CLOCK, create: bool = True) -> Store:
     """The store at ``url``.
 
-    ``sqlite:///relative.db``, ``sqlite:////absolute.db``, or ``postgresql://…`` (asyncpg).
+    ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``postgresql://…`` (asyncpg),
+    ``redis://…``, ``rediss://…`` or ``dynamodb://REGION/TABLE``.
 
     Nothing is connected yet.
 
@@ -25,5 +26,14 @@ def open_store(url: str, *, clock: Clock = SYSTEM_CLOCK, create: bool = True) ->
         from brokerwq.idempotency.stores.asyncpg import AsyncpgStore  # noqa: PLC0415 -- an extra
 
         return AsyncpgStore(url)
-    msg = f"no store is known by {scheme or url!r:.50}://; write sqlite:///… or postgresql://…"
+    if scheme in ("redis", "rediss"):
+        from brokerwq.idempotency.stores.redis import RedisStore  # noqa: PLC0415 -- an extra
+
+        return RedisStore(url)
+    if scheme == "dynamodb":
+        from brokerwq.idempotency.stores.dynamodb import DynamodbStore  # noqa: PLC0415 -- an extra
+
+        return DynamodbStore.from_url(url, clock=clock)
+    known = "sqlite:///…, postgresql://…, redis://… or dynamodb://REGION/TABLE"
+    msg = f"no store is known by {scheme or url!r:.50}://; write {known}"
     raise ConfigError(msg)

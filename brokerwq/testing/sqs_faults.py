@@ -46,6 +46,7 @@ class SqsFaults:
 
     Attributes:
         calls: How often each operation was called.
+        received: How many messages the receives have brought.
     """
 
     def __init__(self, inner: Factory, *, seed: int = 0) -> None:
@@ -54,6 +55,7 @@ class SqsFaults:
         self._next: defaultdict[str, deque[Fault]] = defaultdict(deque)
         self._often: list[tuple[str, float, Fault]] = []
         self.calls: Counter[str] = Counter()
+        self.received = 0
 
     def then(self, operation: str, *faults: Fault) -> None:
         """Let the next calls of ``operation`` meet ``faults``, one each, in order."""
@@ -99,8 +101,11 @@ class _FaultyClient:
         async def call(**arguments: Any) -> dict[str, Any]:
             fault = self._faults.choose(operation)
             if fault is None:
-                return await proceed(arguments)
-            return await fault(Call(operation, arguments, proceed))
+                answer = await proceed(arguments)
+            else:
+                answer = await fault(Call(operation, arguments, proceed))
+            self._faults.received += len(answer.get("Messages") or ())
+            return answer
 
         return call
 
@@ -230,6 +235,48 @@ def twice() -> Fault:
         return {**answer, "Messages": [*messages, *messages]}
 
     return fault
+
+
+class Handles:
+    """The handles that were given out, so that the older ones of a message can be refused.
+
+    The service need not heed any but a message's newest handle; no emulator shows it::
+
+        handles = Handles()
+        faults.often("receive_message", 1.0, handles.noting())
+        faults.often("delete_message_batch", 1.0, handles.newest_only())
+    """
+
+    def __init__(self) -> None:
+        self._newest: dict[str, str] = {}
+        self._message_of: dict[str, str] = {}
+
+    def noting(self) -> Fault:
+        """A receive as it is, its handles noted."""
+
+        async def fault(call: Call) -> dict[str, Any]:
+            answer = await call.proceed(call.arguments)
+            for message in answer.get("Messages") or ():
+                self._newest[message["MessageId"]] = message["ReceiptHandle"]
+                self._message_of[message["ReceiptHandle"]] = message["MessageId"]
+            return answer
+
+        return fault
+
+    def newest_only(self) -> Fault:
+        """Entries whose handle is not the newest of their message fail alone."""
+
+        async def fault(call: Call) -> dict[str, Any]:
+            entries: Sequence[dict[str, Any]] = call.arguments["Entries"]
+            stale = [
+                place
+                for place, entry in enumerate(entries)
+                if self._newest.get(self._message_of.get(entry["ReceiptHandle"], ""))
+                != entry["ReceiptHandle"]
+            ]
+            return await partly_failed(*stale, code="ReceiptHandleIsInvalid")(call)
+
+        return fault
 
 
 def reordered() -> Fault:

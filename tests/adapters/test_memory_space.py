@@ -180,7 +180,7 @@ async def test_an_unreadable_envelope_is_a_defect_and_survives_a_dead_letter() -
     async with opened(settings) as driver:
         await driver.declare(QueueSpec(name="q"))
         await driver.send("q", [message()], [0.0])
-        settings.space.queues["q"].ready[0].headers["bwq-attempts"] = "many"
+        next(iter(settings.space.queues["q"].shelf)).headers["bwq-attempts"] = "many"
         consumer = await driver.consume("q", lease=30, prefetch=1)
 
         (delivery,) = await consumer.claim(1, 0)

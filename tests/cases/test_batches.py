@@ -330,7 +330,7 @@ async def test_one_lost_lease_costs_only_its_own_message(place: Place) -> None:
 
 def _steal(app: Any, place: Place, n: int) -> None:
     """End one lease at the broker, as its administrator could."""
-    space = app._adapter_settings.space
+    space = app.place.settings.space
     with space.locked():
         queue = space.queue("q")
         (record,) = [record for _, _, record in queue._timers if record.body == str(n).encode()]

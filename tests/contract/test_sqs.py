@@ -18,7 +18,9 @@ from brokerwq.testing.servers.localstack import SqsServer, localstack
 from brokerwq.testing.servers.moto import moto
 from brokerwq.testing.sqs_proxy import SqsProxy, sqs_proxy
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+AT_ONCE = 12
 
 # LocalStack ends leases and delays once a second, and its counts lag as much.
 LEASE = 3.0
@@ -84,12 +86,16 @@ def harness_of(proxy: SqsProxy, **options: object) -> Harness:
 
 
 class TestStandardQueuesOnLocalStack(ConformanceSuite):
+    at_once: ClassVar = AT_ONCE
+
     @pytest.fixture
     def harness(self, localstack_proxy: SqsProxy) -> Harness:
         return harness_of(localstack_proxy)
 
 
 class TestFifoQueuesOnLocalStack(ConformanceSuite):
+    at_once: ClassVar = AT_ONCE
+
     known_failures: ClassVar = {
         "lost_leases.an_ack_answers_for_each": LOCALSTACK_BLOCKS_GROUPS,
         "lost_leases.an_extend_answers_for_each": LOCALSTACK_BLOCKS_GROUPS,
@@ -104,6 +110,8 @@ class TestFifoQueuesOnLocalStack(ConformanceSuite):
 
 
 class TestStandardQueuesOnMoto(ConformanceSuite):
+    at_once: ClassVar = AT_ONCE
+
     @pytest.fixture
     def harness(self, moto_proxy: SqsProxy) -> Harness:
         return harness_of(moto_proxy)

@@ -70,6 +70,29 @@ def local_installation() -> Installation:
     return found
 
 
+def installed_program(program: str, package: str) -> str:
+    """Where ``program`` is, installed from Debian's ``package`` if it is not there.
+
+    Raises:
+        ServerUnavailableError: it is not there and cannot be installed.
+    """
+    found = shutil.which(program)
+    if found is None:
+        with _locked("apt"):
+            if shutil.which(program) is None:  # another test process may have been faster
+                _require_debian_root(f"install {package}")
+                _run(["apt-get", "-qq", "update"])
+                _run(
+                    ["apt-get", "-qq", "-y", "--no-install-recommends", "install", package],
+                    DEBIAN_FRONTEND="noninteractive",
+                )
+        found = shutil.which(program)
+    if found is None:
+        msg = f"{package} was installed, but {program} is not on the path"
+        raise ServerUnavailableError(msg)
+    return found
+
+
 def unpacked_installation(suite: str = "forky") -> Installation:
     """The RabbitMQ of another Debian suite, unpacked into the cache; nothing is installed.
 

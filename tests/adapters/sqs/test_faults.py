@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from brokerwq_sqs.polls import Receipt
 
-from brokerwq.driver import Mark, Results
+from brokerwq.driver import Delivery, Mark, Results
 from brokerwq.errors import (
     AuthenticationError,
     ConnectionLostError,
@@ -23,6 +24,8 @@ from brokerwq.testing import FakeClock
 from brokerwq.testing import sqs_faults as fault
 
 if TYPE_CHECKING:
+    from brokerwq_sqs.consumer import SqsConsumer
+
     from tests.adapters.sqs.conftest import Lab
 
 pytestmark = pytest.mark.slow
@@ -32,6 +35,16 @@ DELETE = "delete_message_batch"
 CHANGE = "change_message_visibility_batch"
 RECEIVE = "receive_message"
 NOTE = DeadLetterNote(reason="failed")
+
+SETTLES: dict[str, Callable[[SqsConsumer, list[Delivery]], Awaitable[Results]]] = {
+    "ack": lambda consumer, held: consumer.ack(held),
+    "extend": lambda consumer, held: consumer.extend(held, 60),
+    "release": lambda consumer, held: consumer.release(held, [0.0] * len(held)),
+    "put_back": lambda consumer, held: consumer.put_back(
+        held, [0.0] * len(held), [Mark()] * len(held)
+    ),
+    "dead_letter": lambda consumer, held: consumer.dead_letter(held, [NOTE] * len(held)),
+}
 
 
 def _message(nth: int) -> Message:
@@ -237,7 +250,7 @@ async def test_an_empty_receive_does_not_hide_messages(lab: Lab) -> None:
     await lab.claim(consumer, 1)
 
 
-async def test_a_message_delivered_twice_is_two_deliveries_of_one_id(lab: Lab) -> None:
+async def test_a_message_delivered_twice_in_one_answer_is_one_delivery(lab: Lab) -> None:
     driver = await lab.driver()
     await lab.queue(driver)
     await lab.send(driver, b"1", b"2")
@@ -246,20 +259,170 @@ async def test_a_message_delivered_twice_is_two_deliveries_of_one_id(lab: Lab) -
 
     held = await consumer.claim(10, 1)
 
-    assert len(held) == 4
-    assert len({item.message.id for item in held}) == 2
-    assert await consumer.ack(held) == [None] * 4
+    assert sorted(item.message.body for item in held) == [b"1", b"2"]
+    assert await consumer.ack(held) == [None] * 2
+
+
+async def test_the_order_of_an_answer_is_of_no_matter(lab: Lab) -> None:
+    driver = await lab.driver()
+    await lab.queue(driver)
+    await lab.send(driver, b"1", b"2", b"3")
+    consumer = await lab.consumer(driver)
+    lab.faults.then(RECEIVE, fault.reordered())
+
+    held = await consumer.claim(10, 1)
+
+    assert [item.message.body for item in held] == [b"3", b"2", b"1"]
+    assert await consumer.ack(held) == [None] * 3
 
 
 async def test_a_claim_brings_no_more_than_asked_even_if_the_answer_does(lab: Lab) -> None:
+    async def generous(call: fault.Call) -> dict[str, Any]:
+        return await call.proceed({**call.arguments, "MaxNumberOfMessages": 10})
+
     driver = await lab.driver()
     await lab.queue(driver)
     await lab.send(driver, b"1", b"2")
     consumer = await lab.consumer(driver)
-    lab.faults.then(RECEIVE, fault.twice())
+    lab.faults.then(RECEIVE, generous)
 
     assert len(await consumer.claim(1, 1)) == 1
     await consumer.quiesce()
+
+
+def let_stale_handles_fail(lab: Lab) -> None:
+    handles = fault.Handles()
+    lab.faults.often(RECEIVE, 1.0, handles.noting())
+    for operation in (DELETE, CHANGE):
+        lab.faults.often(operation, 1.0, handles.newest_only())
+
+
+async def expose(lab: Lab, *held: Delivery) -> None:
+    """Make messages that are held claimable behind the adapter's back."""
+    async with lab.client() as client:
+        url = await lab.url(client, "q")
+        for item in held:
+            handle = item.handle
+            assert isinstance(handle, Receipt)
+            await client.change_message_visibility(
+                QueueUrl=url, ReceiptHandle=handle.handle, VisibilityTimeout=0
+            )
+
+
+async def until_received(lab: Lab, consumer: SqsConsumer, times: int) -> list[Delivery]:
+    """Claim until so many more receives were answered with a message; what came."""
+    found: list[Delivery] = []
+    for _ in range(20):
+        before = lab.faults.received
+        found += await consumer.claim(10, 1)
+        times -= lab.faults.received - before
+        if times <= 0:
+            return found
+    pytest.fail("the message never came again")
+
+
+@pytest.mark.parametrize("way", ["ack", "extend", "release", "put_back", "dead_letter"])
+async def test_a_message_that_comes_again_while_it_is_held_is_settled_by_its_newest_handle(
+    lab: Lab, way: str
+) -> None:
+    driver = await lab.driver()
+    await lab.queue(driver)
+    await lab.send(driver, b"1")
+    consumer = await lab.consumer(driver)
+    let_stale_handles_fail(lab)
+    held = await lab.claim(consumer, 1)
+    await expose(lab, *held)
+
+    assert await until_received(lab, consumer, 1) == []
+
+    assert await SETTLES[way](consumer, held) == [None]
+    if way == "extend":
+        assert await consumer.ack(held) == [None]
+    if way in ("release", "put_back"):
+        again = await lab.claim(consumer, 1)
+        assert await consumer.ack(again) == [None]
+    stats = await driver.inspect("q")
+    assert (stats.ready.value, stats.leased.value) == (0, 0)
+    assert stats.dead.value == (1 if way == "dead_letter" else 0)
+
+
+@pytest.mark.parametrize("way", ["ack", "dead_letter"])
+async def test_an_entry_that_failed_while_its_message_came_again_is_tried_with_that_handle(
+    lab: Lab, way: str
+) -> None:
+    driver = await lab.driver()
+    await lab.queue(driver)
+    await lab.send(driver, b"1", b"2")
+    consumer = await lab.consumer(driver)
+    held = await lab.claim(consumer, 2)
+    deleting, may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def late(call: fault.Call) -> dict[str, Any]:
+        deleting.set()
+        await may_go_on.wait()
+        return await fault.partly_failed(0, code="ReceiptHandleIsInvalid")(call)
+
+    lab.faults.then(DELETE, late)
+    settling = asyncio.ensure_future(SETTLES[way](consumer, held))
+    await deleting.wait()
+    await expose(lab, held[0])
+    (again,) = await until_received(lab, consumer, 1)
+    may_go_on.set()
+
+    assert await settling == [None, None]
+    # That it came again is of no matter any more: no copy of it may be made.
+    assert isinstance((await consumer.put_back([again], [0.0], [Mark()]))[0], LeaseLostError)
+    assert await consumer.ack([again]) == [None]
+    assert await consumer.claim(1, 1) == []
+    stats = await driver.inspect("q")
+    assert (stats.ready.value, stats.leased.value) == (0, 0)
+    assert stats.dead.value == (2 if way == "dead_letter" else 0)
+
+
+async def test_a_heartbeat_beside_an_ack_under_way_finds_no_lease_lost(lab: Lab) -> None:
+    driver = await lab.driver()
+    await lab.queue(driver)
+    await lab.send(driver, b"1")
+    consumer = await lab.consumer(driver)
+    held = await lab.claim(consumer, 1)
+    deleting, may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(call: fault.Call) -> dict[str, Any]:
+        deleting.set()
+        await may_go_on.wait()
+        return await call.proceed(call.arguments)
+
+    lab.faults.then(DELETE, slow)
+    acking = asyncio.ensure_future(consumer.ack(held))
+    await deleting.wait()
+
+    (beside,) = await consumer.extend(held, 60)
+    may_go_on.set()
+
+    assert isinstance(beside, TransientError)
+    assert lab.faults.calls[CHANGE] == 0
+    assert await acking == [None]
+    assert isinstance((await consumer.extend(held, 60))[0], LeaseLostError)
+
+
+async def test_finished_work_is_deleted_by_the_newest_handle_though_its_lease_has_ended(
+    lab: Lab,
+) -> None:
+    driver = await lab.driver()
+    await lab.queue(driver)
+    await lab.send(driver, b"1")
+    consumer = await lab.consumer(driver, lease=3)
+    let_stale_handles_fail(lab)
+    held = await lab.claim(consumer, 1)
+    again = await lab.claim(consumer, 1)
+
+    (late,) = await consumer.ack(held)
+
+    assert isinstance(late, LeaseLostError)
+    assert late.sent
+    assert await consumer.ack(again) == [None]
+    assert await consumer.claim(1, 1) == []
+    assert (await driver.inspect("q")).leased.value == 0
 
 
 @pytest.mark.parametrize("code", ["ExpiredToken", "InvalidClientTokenId", "SignatureDoesNotMatch"])

@@ -68,12 +68,17 @@ def test_where_nothing_may_be_installed_the_error_says_so(
         module.local_python()
 
 
-def test_every_package_of_the_server_is_pinned() -> None:
-    lines = Path(module.__file__).with_name("localstack-constraints.txt").read_text().splitlines()
+@pytest.mark.parametrize(
+    ("pins", "release"),
+    [("localstack-constraints.txt", "4.13.1"), ("localstack-constraints-3.12.txt", "2026.3.0")],
+)
+def test_every_package_of_the_server_is_pinned(pins: str, release: str) -> None:
+    lines = Path(module.__file__).with_name(pins).read_text().splitlines()
 
     packages = [line for line in lines if line and not line.startswith("#")]
     assert len(packages) > 50
     assert all("==" in line for line in packages)
+    assert f"localstack-core=={release}" in packages
 
 
 STAND_IN = """#!/bin/sh

@@ -1,0 +1,412 @@
+"""Records in a DynamoDB table, for ``once="marker"``: beside the work, never in its transaction.
+
+The service has no clock that a condition could read. Times are its own all the same, by the
+``Date`` of its answers; what that leaves open is covered by a margin on everybody else's lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import heapq
+import json
+import logging
+import re
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from brokerwq.clock import SYSTEM_CLOCK, Clock
+from brokerwq.driver.support import url_options
+from brokerwq.durations import Seconds, positive_seconds, seconds_of
+from brokerwq.errors import ConfigError, StoreError, StoreUnavailableError
+from brokerwq.idempotency.record import Answer, Busy, Claim, Claimed, Record, State, refusal
+from brokerwq.idempotency.stores import _dynamodb_items as items
+from brokerwq.idempotency.stores._dynamodb_client import (
+    ConditionFailedError,
+    Connection,
+    MakeClient,
+    sdk_client,
+)
+from brokerwq.idempotency.stores._dynamodb_time import ServiceTime
+from brokerwq.idempotency.stores._per_loop import PerLoop
+
+_TABLE: Final = re.compile(r"[A-Za-z0-9_.-]{3,255}")
+_TRIES: Final = 20
+_BUSY_SECONDS: Final = 0.5
+_DELETES_AT_ONCE: Final = 20
+_LONGEST_SKEW: Final = 600.0
+_log: Final = logging.getLogger("brokerwq.store")
+
+
+class DynamodbStore:
+    """Records in ``table``; make it with ``brokerwq keys init``.
+
+    Credentials and profiles are the AWS SDK's own business.
+
+    Args:
+        table: Its name.
+        region: AWS region; None leaves it to the SDK.
+        endpoint_url: Another address than the region's own; None leaves it to the SDK.
+        session: An ``aioboto3.Session`` or an aiobotocore session of the user's own.
+        client: A function that makes a client of aiobotocore's DynamoDB, opened by entering
+            it, in place of a session; it is called once for each event loop.
+        skew: Seconds by which the clocks of two runners may differ: a lease counts as over
+            only so long after its end.
+        time: Seconds since 1970 by which leases are counted, for machines whose clocks are
+            kept together; None: the service's, by the dates of its answers.
+        command_timeout: Seconds for one request.
+        clock: Durations; for tests.
+
+    Raises:
+        ConfigError: the name, the address or a number is none.
+    """
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        session: Any = None,
+        client: MakeClient | None = None,
+        skew: Seconds = 2.0,
+        time: Callable[[], float] | None = None,
+        command_timeout: Seconds = 3.0,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        if not _TABLE.fullmatch(table):
+            msg = f"{table!r:.100} is no name of a table; write dynamodb://REGION/TABLE"
+            raise ConfigError(msg)
+        self._table = table
+        self._name = f"dynamodb://{region or ''}/{table}"
+        self._skew = seconds_of(skew, "skew", floor=0.0, limit=_LONGEST_SKEW)
+        timeout = positive_seconds(command_timeout, "command_timeout", limit=600.0)
+        make = client or sdk_client(session, region, endpoint_url, timeout)
+        self._clock = clock
+        self._time = time
+        self._service = ServiceTime(clock)
+        self._connections = PerLoop(lambda: Connection(self._name, make, clock, self._service))
+        self._prune_from: items.Item | None = None
+        self._has_warned = False
+
+    def __repr__(self) -> str:
+        """For people."""
+        return f"<DynamodbStore {self.name}>"
+
+    @classmethod
+    def from_url(cls, url: str, *, clock: Clock = SYSTEM_CLOCK) -> DynamodbStore:
+        """The store at ``dynamodb://REGION/TABLE?endpoint_url=…&skew=2``.
+
+        Raises:
+            ConfigError: the URL holds something else.
+        """
+        parts = urlsplit(url)
+        if parts.scheme != "dynamodb" or "@" in parts.netloc:
+            msg = "write dynamodb://REGION/TABLE; the AWS SDK finds the credentials"
+            raise ConfigError(msg)
+        known: dict[str, type[Any]] = {"endpoint_url": str, "skew": float, "command_timeout": float}
+        options: dict[str, Any] = url_options(url, known)
+        table = unquote(parts.path).removeprefix("/")
+        return cls(table, region=unquote(parts.netloc) or None, clock=clock, **options)
+
+    @property
+    def name(self) -> str:
+        """See ``Store.name``."""
+        return self._name
+
+    async def check(self) -> None:
+        """See ``Store.check``."""
+        table = (await self.call("describe_table"))["Table"]
+        items.check_key_schema(self.name, table)
+        if table.get("TableStatus") not in ("ACTIVE", "UPDATING"):
+            msg = f"the table of {self.name} is {table.get('TableStatus')}"
+            raise StoreUnavailableError(msg)
+        if table.get("Replicas") and table.get("MultiRegionConsistency") != "STRONG":
+            self._warn("is a global table: claims in two regions do not see each other in time")
+        item = (await self._get(items.VERSION_KEY)).get("Item")
+        if item is None:
+            msg = f"the table of {self.name} was not made ready: run brokerwq keys init"
+            raise StoreError(msg)
+        found = item.get("version", {}).get("S")
+        if found != items.VERSION:
+            msg = (
+                f"the records of {self.name} are of version {found!s:.20}, and this brokerwq "
+                f"knows version {items.VERSION}: update the older one"
+            )
+            raise StoreError(msg)
+
+    async def claim(self, claim: Claim, /) -> Answer:
+        """See ``Store.claim``.
+
+        One conditional write where the key is new. Where it is not, the refusal brings the
+        record, and a second write takes it if it may be taken and nobody has changed it.
+        """
+        found: items.Item | None = None
+        for _ in range(_TRIES):
+            now = await self._now()
+            before = None if found is None else items.record_of(found, now, self._skew)
+            answer = None if before is None else refusal(before, claim)
+            if answer is not None:
+                return answer
+            item = items.claimed_item(claim, now, before)
+            try:
+                if found is None:
+                    await self._put(item, "attribute_not_exists(#key)", None)
+                else:
+                    await self._put(item, items.SAME, items.same_values(found))
+            except ConditionFailedError as refused:
+                found = refused.item
+            else:
+                return Claimed(
+                    fence=int(item["fence"]["N"]),
+                    attempt=int(item["attempt"]["N"]),
+                    takeover=before is not None and items.is_live(before) and bool(before.owner),
+                )
+        return Busy(remaining=_BUSY_SECONDS)  # it changes hands faster than we can look
+
+    async def extend(self, key: bytes, owner: bytes, lease: float, /) -> bool:
+        """See ``Store.extend``."""
+        end = await self._now() + lease * 1000
+        values: items.Item = {":lease_ms": items.number(end), ":ttl": items.number(end / 1000)}
+        try:
+            await self._update(
+                key, owner, "SET #lease_ms = :lease_ms", f"{items.OURS} AND #ttl > :ttl", values
+            )
+        except ConditionFailedError as refused:
+            if not _is(refused.item, owner, State.IN_PROGRESS):
+                return False
+        else:
+            return True
+        # The lease will outlast the record's time: the service must leave it a while longer.
+        values[":ttl"] = items.ttl_of(end)
+        try:
+            await self._update(
+                key, owner, "SET #lease_ms = :lease_ms, #ttl = :ttl", items.OURS, values
+            )
+        except ConditionFailedError:
+            return False
+        return True
+
+    async def complete(
+        self, key: bytes, owner: bytes, retention: float, result: str | None, /
+    ) -> bool:
+        """See ``Store.complete``."""
+        return await self._finish(key, owner, State.COMPLETED, retention, result)
+
+    async def fail(self, key: bytes, owner: bytes, retention: float, reason: str, /) -> bool:
+        """See ``Store.fail``."""
+        return await self._finish(key, owner, State.FAILED, retention, reason)
+
+    async def _finish(
+        self, key: bytes, owner: bytes, state: State, retention: float, result: str | None
+    ) -> bool:
+        expires = await self._now() + retention * 1000
+        values: items.Item = {
+            ":state": items.number(state),
+            ":expires_ms": items.number(expires),
+            ":ttl": items.ttl_of(expires),
+        }
+        change = "SET #state = :state, #expires_ms = :expires_ms, #ttl = :ttl"
+        if result is None:
+            change += " REMOVE #result"
+        else:
+            change += ", #result = :result"
+            values[":result"] = {"S": result}
+        try:
+            await self._update(key, owner, change, items.OURS, values)
+        except ConditionFailedError as refused:
+            return _is(refused.item, owner, state)
+        return True
+
+    async def release(self, key: bytes, owner: bytes, /) -> bool:
+        """See ``Store.release``."""
+        values: items.Item = {":none": {"B": b""}, ":lease_ms": items.number(await self._now())}
+        try:
+            await self._update(
+                key, owner, "SET #owner = :none, #lease_ms = :lease_ms", items.OURS, values
+            )
+        except ConditionFailedError:
+            return False
+        return True
+
+    async def get(self, key: bytes, /) -> Record | None:
+        """See ``Store.get``."""
+        item = (await self._get(key)).get("Item")
+        return None if item is None else items.record_of(item, await self._now(), self._skew)
+
+    async def list(
+        self, limit: int, /, *, state: State | None = None, worker: str | None = None
+    ) -> Sequence[Record]:
+        """See ``Store.list``. It reads the whole table, and reading is charged."""
+        newest: list[tuple[float, int, Record]] = []
+        count = 0
+        async for item, _ in self._scan():
+            record = items.record_of(item, await self._now(), self._skew)
+            if state in (None, record.state) and worker in (None, record.worker):
+                count += 1
+                heapq.heappush(newest, (record.created_at, count, record))
+                if len(newest) > limit:
+                    heapq.heappop(newest)
+        return [record for _, _, record in sorted(newest, reverse=True)]
+
+    async def forget(self, key: bytes, /) -> bool:
+        """See ``Store.forget``."""
+        answer = await self.call("delete_item", Key={"key": {"B": key}}, ReturnValues="ALL_OLD")
+        return "Attributes" in answer
+
+    async def prune(self, limit: int, /) -> int:
+        """See ``Store.prune``. The service does it by itself, for nothing, within some days."""
+        pruned = 0
+        batch: list[items.Item] = []
+        async for item, after in self._scan(start=self._prune_from):
+            batch.append(item)
+            if len(batch) >= min(_DELETES_AT_ONCE, limit - pruned):
+                pruned += await self._delete_expired(batch)
+                batch = []
+            if pruned >= limit:
+                self._prune_from = after
+                return pruned
+        self._prune_from = None
+        return pruned + await self._delete_expired(batch)
+
+    async def _delete_expired(self, batch: Sequence[items.Item]) -> int:
+        now = await self._now()
+        done = await asyncio.gather(*(self._delete_if_expired(item, now) for item in batch))
+        return sum(done)
+
+    async def _delete_if_expired(self, item: items.Item, now: float) -> bool:
+        try:
+            if not items.record_of(item, now, self._skew).is_expired:
+                return False
+            await self.call(
+                "delete_item",
+                Key={"key": item["key"]},
+                ConditionExpression=items.SAME,
+                ExpressionAttributeNames=items.named(items.SAME),
+                ExpressionAttributeValues=items.same_values(item),
+            )
+        except ConditionFailedError:
+            return False
+        return True  # a damaged one raises: it is for people, and stays
+
+    def schema(self) -> Sequence[str]:
+        """See ``Store.schema``: the requests, as the AWS command line takes them."""
+        return (
+            _shown("create-table", items.table_definition(self._table)),
+            _shown("update-time-to-live", items.ttl_definition(self._table)),
+            _shown("put-item", {"TableName": self._table, "Item": items.version_item()}),
+        )
+
+    async def init(self) -> None:
+        """See ``Store.init``."""
+        try:
+            await self.call("create_table", **items.table_definition(self._table))
+        except StoreError as exc:
+            if "ResourceInUseException" not in str(exc):
+                raise
+        while (await self.call("describe_table"))["Table"]["TableStatus"] == "CREATING":
+            await self._clock.sleep(0.5)
+        try:
+            await self.call("update_time_to_live", **items.ttl_definition(self._table))
+        except StoreError as exc:
+            if "already enabled" not in str(exc):
+                raise
+        with suppress(ConditionFailedError):
+            await self._put(items.version_item(), "attribute_not_exists(#key)", None)
+
+    async def aclose(self) -> None:
+        """See ``Store.aclose``."""
+        connection = self._connections.pop()
+        if connection is not None:
+            await connection.aclose()
+
+    # -- requests -------------------------------------------------------------------------
+
+    async def _now(self) -> float:
+        """Milliseconds since 1970."""
+        if self._time is not None:
+            return self._time() * 1000
+        now = self._service.now()
+        if now is None:
+            await self._get(items.VERSION_KEY)
+            now = self._service.now()
+        if now is None:
+            msg = f"the answers of {self.name} have no Date: give DynamodbStore(time=…)"
+            raise StoreError(msg)
+        return now * 1000
+
+    async def call(self, operation: str, **arguments: Any) -> dict[str, Any]:
+        """What the service answers to ``operation`` on the table.
+
+        Raises:
+            ConditionFailedError: the condition of a write was not met.
+            StoreError: it failed; the client's own error is its cause.
+        """
+        arguments.setdefault("TableName", self._table)
+        return await self._connections.get().call(operation, arguments)
+
+    async def _get(self, key: bytes) -> dict[str, Any]:
+        return await self.call("get_item", Key={"key": {"B": key}}, ConsistentRead=True)
+
+    async def _put(self, item: items.Item, condition: str, values: items.Item | None) -> None:
+        arguments = {} if values is None else {"ExpressionAttributeValues": values}
+        await self.call(
+            "put_item",
+            Item=item,
+            ConditionExpression=condition,
+            ExpressionAttributeNames=items.named(condition),
+            ReturnValuesOnConditionCheckFailure="ALL_OLD",
+            **arguments,
+        )
+
+    async def _update(
+        self, key: bytes, owner: bytes, change: str, condition: str, values: items.Item
+    ) -> None:
+        await self.call(
+            "update_item",
+            Key={"key": {"B": key}},
+            UpdateExpression=change,
+            ConditionExpression=condition,
+            ExpressionAttributeNames=items.named(change, condition),
+            ExpressionAttributeValues={**values, **items.IN_PROGRESS, ":owner": {"B": owner}},
+            ReturnValuesOnConditionCheckFailure="ALL_OLD",
+        )
+
+    async def _scan(
+        self, *, start: items.Item | None = None
+    ) -> AsyncGenerator[tuple[items.Item, items.Item]]:
+        """Every record after ``start``, each with what continues behind it."""
+        while True:
+            more: dict[str, Any] = {} if start is None else {"ExclusiveStartKey": start}
+            page = await self.call("scan", ConsistentRead=True, **more)
+            for item in page.get("Items", []):
+                if len(items.key_of(item)) == items.KEY_BYTES:
+                    yield item, {"key": item["key"]}
+            start = page.get("LastEvaluatedKey")
+            if not start:
+                return
+
+    def _warn(self, what: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning("%s %s", self.name, what)
+
+
+def _is(item: items.Item | None, owner: bytes, state: State) -> bool:
+    """Whether the record in ``item`` is ``owner``'s, and in ``state``."""
+    if item is None:
+        return False
+    found = item.get("owner", {}).get("B"), item.get("state", {}).get("N")
+    return found == (owner, str(int(state)))
+
+
+def _shown(command: str, arguments: dict[str, Any]) -> str:
+    def plain(value: object) -> str:
+        if isinstance(value, bytes):
+            return base64.b64encode(value).decode()
+        raise TypeError(type(value).__name__)
+
+    text = json.dumps(arguments, default=plain)
+    return f"aws dynamodb {command} --cli-input-json '{text}'"

@@ -1,0 +1,368 @@
+"""Records in Redis, for ``once="marker"``: beside the work, never in its transaction.
+
+What it promises is what the server keeps. Without its append-only file a Redis that crashes
+forgets every finished key since its last snapshot, and the copies of those messages run again;
+one that may evict forgets them whenever memory is short. The second is refused at the start,
+and the first warned of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import logging
+import re
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any, Final, TypeAlias
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from brokerwq.durations import Seconds, positive_seconds
+from brokerwq.errors import ConfigError, StoreError, StoreUnavailableError
+from brokerwq.idempotency.record import Answer, Busy, Claim, Claimed, Record, State, refusal
+from brokerwq.idempotency.stores import _redis_scripts as scripts
+from brokerwq.idempotency.stores._per_loop import PerLoop
+
+try:
+    # Its types differ from version to version; what comes out of it is checked where it is used.
+    redis: Any = import_module("redis")
+    redis_asyncio: Any = import_module("redis.asyncio")
+    backoff: Any = import_module("redis.backoff")
+    retry: Any = import_module("redis.asyncio.retry")
+except ModuleNotFoundError as exc:
+    _MISSING = "RedisStore needs redis-py: pip install 'brokerwq[redis]'"
+    raise ConfigError(_MISSING) from exc
+
+MakeClient: TypeAlias = Callable[[], Any]
+"""Makes a client of ``redis.asyncio``."""
+
+_NAMESPACE: Final = re.compile(r"[A-Za-z0-9_.:{}-]{1,64}")
+_LEAST_VERSION: Final = 5
+_SCAN_AT_ONCE: Final = 1000
+_RETRY_SECONDS: Final = 0.5
+_log: Final = logging.getLogger("brokerwq.store")
+
+# Answers that another try may not get: the server is full, electing, loading, or cannot save.
+_PASSING_WORDS: Final = (
+    *("OOM", "MISCONF", "READONLY", "LOADING", "BUSY", "NOREPLICAS"),
+    *("MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN"),
+)
+
+
+class RedisStore:
+    """Records in the Redis at ``source``; make it ready with ``brokerwq keys init``.
+
+    Each event loop has a client of its own: the runner's for the jobs, and the one that sends
+    heartbeats, which must get through while a job blocks.
+
+    Args:
+        source: ``redis://`` or ``rediss://`` ``user:password@host:port/db``, with redis-py's
+            options in its query; or a client of ``redis.asyncio``, whose settings are taken
+            over, not its connections; or a function that makes a client, for Sentinel, say.
+        namespace: What the names of all keys begin with.
+        connections: Most connections of one event loop.
+        command_timeout: Seconds for one command.
+
+    Raises:
+        ConfigError: the URL or an option in it is not known, or the client decodes answers.
+    """
+
+    def __init__(
+        self,
+        source: str | MakeClient | Any,
+        *,
+        namespace: str = "brokerwq",
+        connections: int = 10,
+        command_timeout: Seconds = 3.0,
+    ) -> None:
+        timeout = positive_seconds(command_timeout, "command_timeout")
+        if isinstance(source, str):
+            source, namespace = _namespace_of(source, namespace)
+        if not _NAMESPACE.fullmatch(namespace):
+            msg = f"namespace {namespace!r:.100} must be 1 to 64 letters, digits and _.:{{}}-"
+            raise ConfigError(msg)
+        self._connections = connections
+        self._start = f"{namespace}:".encode()
+        self._schema = f"{namespace}:schema"
+        self._options = {
+            "max_connections": connections,
+            "timeout": timeout,
+            "socket_timeout": timeout,
+            "socket_connect_timeout": timeout,
+            "protocol": 2,
+            # Every command may be repeated: a claim and an end name their owner.
+            "retry": retry.Retry(backoff.ExponentialBackoff(_RETRY_SECONDS, 0.05), 1),
+            "redis_connect_func": self._connected,
+        }
+        self._is_known = False
+        self._name, make = self._maker(source)
+        self._clients = PerLoop(lambda: _Client(make()))
+        self._has_warned = False
+
+    def __repr__(self) -> str:
+        """For people, without the password."""
+        return f"<RedisStore {self.name}>"
+
+    @property
+    def name(self) -> str:
+        """See ``Store.name``."""
+        return self._name
+
+    async def check(self) -> None:
+        """See ``Store.check``; also that the server evicts nothing, and is no replica."""
+        info = await self._call("info")
+        version = str(info.get("redis_version", "")).partition(".")[0]
+        if version.isdigit() and int(version) < _LEAST_VERSION:
+            msg = f"{self.name} is Redis {info['redis_version']}; take {_LEAST_VERSION}.0 or newer"
+            raise StoreError(msg)
+        policy = info.get("maxmemory_policy", "noeviction")
+        if policy != "noeviction":
+            msg = (
+                f"{self.name} has maxmemory-policy {policy}: short of memory it would forget "
+                "finished work, which would run again. Set noeviction there, or take another Redis"
+            )
+            raise StoreError(msg)
+        if info.get("role") == "slave":
+            msg = f"{self.name} is a replica, which cannot be written to"
+            raise StoreUnavailableError(msg)
+        if info.get("aof_enabled") == 0 and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "%s has no append-only file: a crash of it loses finished keys, and copies of "
+                "their messages run again; set appendonly yes",
+                self.name,
+            )
+        mark = await self._call("get", self._schema)
+        if mark is None:
+            msg = (
+                f"{self.name} has no records of brokerwq, or has lost them: run brokerwq keys init"
+            )
+            raise StoreError(msg)
+        if mark != scripts.VERSION.encode():
+            msg = (
+                f"the records in {self.name} are of version {mark.decode(errors='replace'):.20}, "
+                f"and this brokerwq knows version {scripts.VERSION}: update the older one"
+            )
+            raise StoreError(msg)
+
+    async def claim(self, claim: Claim, /) -> Answer:
+        """See ``Store.claim``."""
+        found = await self._run(scripts.CLAIM, claim.key, *scripts.claim_values(claim))
+        if found[0]:
+            return Claimed(fence=int(found[1]), attempt=found[2], takeover=bool(found[3]))
+        record = scripts.record_of(claim.key, found[1], found[2])
+        # Never free: the script has the same condition, and has looked at the same record.
+        return refusal(record, claim) or Busy(remaining=max(record.lease_left, _RETRY_SECONDS))
+
+    async def extend(self, key: bytes, owner: bytes, lease: float, /) -> bool:
+        """See ``Store.extend``."""
+        return bool(await self._run(scripts.EXTEND, key, owner, scripts.milliseconds(lease)))
+
+    async def complete(
+        self, key: bytes, owner: bytes, retention: float, result: str | None, /
+    ) -> bool:
+        """See ``Store.complete``."""
+        return await self._finish(key, owner, State.COMPLETED, retention, result)
+
+    async def fail(self, key: bytes, owner: bytes, retention: float, reason: str, /) -> bool:
+        """See ``Store.fail``."""
+        return await self._finish(key, owner, State.FAILED, retention, reason)
+
+    async def _finish(
+        self, key: bytes, owner: bytes, state: State, retention: float, result: str | None
+    ) -> bool:
+        values: list[Any] = [owner, int(state), scripts.milliseconds(retention)]
+        if result is not None:
+            values.append(result)
+        return bool(await self._run(scripts.FINISH, key, *values))
+
+    async def release(self, key: bytes, owner: bytes, /) -> bool:
+        """See ``Store.release``."""
+        return bool(await self._run(scripts.RELEASE, key, owner))
+
+    async def get(self, key: bytes, /) -> Record | None:
+        """See ``Store.get``; what has expired is gone."""
+        found = await self._run(scripts.GET, key)
+        return None if found is None else scripts.record_of(key, found[0], found[1])
+
+    async def list(
+        self, limit: int, /, *, state: State | None = None, worker: str | None = None
+    ) -> Sequence[Record]:
+        """See ``Store.list``. It reads every record, in steps that keep nobody waiting."""
+        newest: list[tuple[float, int, Record]] = []
+        cursor, count = 0, 0
+        pattern = self._start + b"*"
+        while True:
+            cursor, names = await self._call(
+                "scan", cursor, match=pattern, count=_SCAN_AT_ONCE, _type="hash"
+            )
+            for record in await self._records(names):
+                if state not in (None, record.state) or worker not in (None, record.worker):
+                    continue
+                count += 1
+                heapq.heappush(newest, (record.created_at, count, record))
+                if len(newest) > limit:
+                    heapq.heappop(newest)
+            if not cursor:
+                # A record that is met twice during the scan is one all the same.
+                found = {record.key: record for _, _, record in sorted(newest, reverse=True)}
+                return list(found.values())
+
+    async def _records(self, names: Sequence[bytes]) -> Sequence[Record]:
+        keys = [key for name in names if (key := scripts.key_in(name, self._start))]
+        found: list[Record | None] = []
+        for start in range(0, len(keys), self._connections):
+            some = keys[start : start + self._connections]
+            found += await asyncio.gather(*(self.get(key) for key in some))
+        return [record for record in found if record is not None]
+
+    async def forget(self, key: bytes, /) -> bool:
+        """See ``Store.forget``."""
+        return bool(await self._call("delete", self._start + key.hex().encode()))
+
+    async def prune(self, _limit: int, /) -> int:
+        """See ``Store.prune``: nothing is left to do, since Redis does it by itself."""
+        await self._call("ping")
+        return 0
+
+    def schema(self) -> Sequence[str]:
+        """See ``Store.schema``."""
+        return (f"SET {self._schema} {scripts.VERSION} NX",)
+
+    async def init(self) -> None:
+        """See ``Store.init``."""
+        self._is_known = False
+        await self._call("set", self._schema, scripts.VERSION, nx=True)
+
+    async def aclose(self) -> None:
+        """See ``Store.aclose``."""
+        client = self._clients.pop()
+        if client is not None:
+            with contextlib.suppress(Exception):  # whatever is wrong with it, it is given up
+                await asyncio.wait_for(client.native.aclose(), 5.0)
+
+    # -- the client -----------------------------------------------------------------------
+
+    def _maker(self, source: Any) -> tuple[str, MakeClient]:
+        """The name of what ``source`` means, and what makes a client of it."""
+        pools: Any = redis_asyncio.BlockingConnectionPool
+        if isinstance(source, str):
+            parts = urlsplit(source)
+
+            def make_pool() -> Any:
+                return pools.from_url(source, **self._options)
+
+            _refuse_unknown(make_pool, source)
+            host = f"{parts.hostname or 'localhost'}:{parts.port or 6379}"
+            name = f"{parts.scheme}://{host}{parts.path}"
+        elif hasattr(source, "connection_pool"):
+            given = source.connection_pool
+            keywords = {**given.connection_kwargs, **self._options, "decode_responses": False}
+
+            def make_pool() -> Any:
+                return pools(connection_class=given.connection_class, **keywords)
+
+            _refuse_unknown(make_pool, "the client")
+            host = f"{keywords.get('host', 'localhost')}:{keywords.get('port', 6379)}"
+            name = f"redis://{keywords.get('path') or host}/{keywords.get('db') or 0}"
+        elif callable(source):
+            return "redis, by a client of your own", source
+        else:
+            msg = f"RedisStore takes a URL, a client or a function, not {type(source).__name__}"
+            raise ConfigError(msg)
+        return name, lambda: redis_asyncio.Redis.from_pool(make_pool())
+
+    async def _connected(self, connection: Any) -> None:
+        """Look for our mark on each new connection.
+
+        A server that has come back empty has forgotten what was done: nobody may find every
+        key free there only because the client had connected anew.
+        """
+        await connection.on_connect()
+        await connection.send_command("GET", self._schema)
+        answer = await connection.read_response()
+        if answer is None and self._is_known:
+            await connection.disconnect()
+            msg = f"{self.name} has lost its records; brokerwq keys init begins anew"
+            raise StoreError(msg)
+        self._is_known = answer is not None
+
+    async def _run(self, script: str, key: bytes, *values: Any) -> Any:
+        """What ``script`` answers on the record of ``key``.
+
+        Raises:
+            StoreError: it failed; the client's own error is its cause.
+        """
+        with _translated(self.name, key):
+            run = self._clients.get().script(script)
+            return await run(keys=[self._start + key.hex().encode()], args=values)
+
+    async def _call(self, command: str, *values: Any, **options: Any) -> Any:
+        with _translated(self.name):
+            native = self._clients.get().native
+            return await getattr(native, command)(*values, **options)
+
+
+class _Client:
+    """A client, and the scripts it knows by their digests."""
+
+    def __init__(self, native: Any) -> None:
+        if native.get_encoder().decode_responses:
+            msg = "RedisStore needs a client with decode_responses=False: records hold bytes"
+            raise ConfigError(msg)
+        self.native = native
+        self._scripts: dict[str, Any] = {}
+
+    def script(self, text: str) -> Any:
+        found = self._scripts.get(text)
+        if found is None:
+            found = self._scripts[text] = self.native.register_script(text)
+        return found
+
+
+class _translated(contextlib.AbstractContextManager[None]):  # noqa: N801 -- read as a word
+    """Native errors become ours."""
+
+    def __init__(self, name: str, key: bytes | None = None) -> None:
+        self._name = name
+        self._key = key
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if not isinstance(error, redis.RedisError | OSError | asyncio.TimeoutError):
+            return
+        text = f"store {self._name}: {type(error).__name__}: {error!s:.500}"
+        if isinstance(error, redis.ResponseError) and not _is_passing(error):
+            if self._key is not None and str(error).startswith("WRONGTYPE"):
+                raise scripts.damaged(self._key, error) from error
+            raise StoreError(text) from error
+        if isinstance(error, redis.DataError | TypeError):
+            raise StoreError(text) from error
+        raise StoreUnavailableError(text) from error
+
+
+def _is_passing(error: Any) -> bool:
+    # Some versions of redis-py have classes of their own for these, and cut the first word off.
+    kind = type(error).__name__
+    return kind in ("ReadOnlyError", "OutOfMemoryError") or str(error).startswith(_PASSING_WORDS)
+
+
+def _namespace_of(url: str, namespace: str) -> tuple[str, str]:
+    """``url`` without the namespace in its query, and the namespace."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("redis", "rediss"):
+        msg = "the URL of RedisStore must begin with redis:// or rediss://"
+        raise ConfigError(msg)
+    options = parse_qsl(parts.query, keep_blank_values=True)
+    names = [value for name, value in options if name == "namespace"]
+    query = urlencode([option for option in options if option[0] != "namespace"])
+    return urlunsplit(parts._replace(query=query)), names[-1] if names else namespace
+
+
+def _refuse_unknown(make_pool: MakeClient, source: str) -> None:
+    """Find out now what redis-py would say at the first command."""
+    try:
+        make_pool().make_connection()
+    except (TypeError, ValueError, AttributeError, redis.RedisError) as exc:
+        msg = f"redis-py cannot use {source.partition('?')[2] or 'the client'}: {exc!s:.200}"
+        raise ConfigError(msg) from exc

@@ -1,0 +1,233 @@
+"""Where an app works: a broker, and what surrounds it there; and the way to another place."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+from weakref import WeakKeyDictionary
+
+from brokerwq.clock import Clock
+from brokerwq.driver.adapter import Adapter
+from brokerwq.driver.protocol import Driver, QueueSpec
+from brokerwq.driver.registry import find_adapter, settings_of
+from brokerwq.errors import ConfigError
+from brokerwq.events import Instrumentation, Listener
+
+if TYPE_CHECKING:
+    from brokerwq.app import App
+    from brokerwq.broker import Broker
+    from brokerwq.idempotency.store import Store
+
+Lifespan: TypeAlias = Callable[[], AsyncGenerator[Any]]
+WrapDriver: TypeAlias = Callable[[Driver], Driver]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Place:
+    """A broker by its URL, and an app's connections to it: one for each event loop.
+
+    Attributes:
+        url: The broker's; may hold a password.
+        adapter: What serves it.
+        settings: What its adapter reads in the URL.
+        clock: Time.
+        instrumentation: Told of everything; None for nobody.
+        lifespan: What every job may use; None for nothing.
+        wrap: Put around every driver; None for nothing.
+    """
+
+    url: str
+    adapter: Adapter[Any]
+    settings: Any
+    clock: Clock
+    instrumentation: Instrumentation | None = None
+    lifespan: Lifespan | None = None
+    wrap: WrapDriver | None = None
+    _brokers: WeakKeyDictionary[asyncio.AbstractEventLoop, Broker] = field(
+        default_factory=WeakKeyDictionary["asyncio.AbstractEventLoop", "Broker"], init=False
+    )
+
+    @classmethod
+    def at(
+        cls,
+        url: str,
+        *,
+        clock: Clock,
+        instrumentation: Instrumentation | None = None,
+        lifespan: Lifespan | None = None,
+        wrap: WrapDriver | None = None,
+    ) -> Place:
+        """The place that ``url`` names.
+
+        Raises:
+            ConfigError: the URL is wrong, or no adapter serves it.
+        """
+        adapter = find_adapter(url)
+        return cls(
+            url=url,
+            adapter=adapter,
+            settings=settings_of(adapter, url),
+            clock=clock,
+            instrumentation=instrumentation,
+            lifespan=lifespan,
+            wrap=wrap,
+        )
+
+    def build_driver(self) -> Driver:
+        """A driver that is not yet open.
+
+        Raises:
+            AdapterMissingError: its client library is not installed.
+        """
+        from brokerwq.broker import build_driver  # noqa: PLC0415  -- an import is quick without
+
+        driver = build_driver(self.adapter, self.settings, self.clock)
+        return driver if self.wrap is None else self.wrap(driver)
+
+    def broker(
+        self, build: Callable[[], Driver], connect_timeout: float, specs: Mapping[str, QueueSpec]
+    ) -> Broker:
+        """The running loop's connection; opened when it is first used."""
+        loop = asyncio.get_running_loop()
+        broker = self._brokers.get(loop)
+        if broker is None:
+            from brokerwq.broker import Broker  # noqa: PLC0415  -- as above
+
+            broker = self._brokers[loop] = Broker(
+                build(),
+                clock=self.clock,
+                connect_timeout=connect_timeout,
+                instrumentation=self.instrumentation,
+                specs=specs,
+            )
+        return broker
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether any loop has a connection."""
+        return bool(self._brokers)
+
+    async def aclose(self) -> None:
+        """Disconnect what this loop has opened."""
+        broker = self._brokers.pop(asyncio.get_running_loop(), None)
+        if broker is not None:
+            await broker.aclose()
+
+    def forget(self) -> None:
+        """Drop every connection without touching it: they are another process's."""
+        self._brokers.clear()
+
+
+class Changes(TypedDict, total=False):
+    """What is different elsewhere; what is left out stays as it is. See ``App.on``.
+
+    Attributes:
+        clock: Time there.
+        store: For ``once``, in place of the app's own, and of the same kind.
+        lifespan: In place of ``@app.lifespan``.
+        telemetry: Told of everything there, beside the app's own.
+        driver: Put around each driver, for example to make it fail.
+    """
+
+    clock: Clock
+    store: Store | str
+    lifespan: Lifespan
+    telemetry: Instrumentation | Listener
+    driver: WrapDriver
+
+
+class Elsewhere:
+    """An app on another broker for the length of a block; see ``App.on``. Used once."""
+
+    __slots__ = ("_app", "_before", "_changes", "_restore_store", "_there", "_url")
+
+    def __init__(self, app: App, url: str, changes: Changes) -> None:
+        self._app = app
+        self._url = url
+        self._changes = changes
+        self._before: Place | None = None
+        self._there: Place | None = None
+        self._restore_store: Callable[[], object] | None = None
+
+    def __enter__(self) -> App:
+        """Go there.
+
+        Raises:
+            ConfigError: the URL is wrong, or this block was entered before.
+        """
+        if self._there is not None:
+            msg = "app.on(…) is entered once; call it again for another block"
+            raise ConfigError(msg)
+        app, changes = self._app, self._changes
+        before = app.place
+        there = Place.at(
+            self._url,
+            clock=changes.get("clock", before.clock),
+            instrumentation=_beside(before.instrumentation, changes.get("telemetry"), self._url),
+            lifespan=changes.get("lifespan", before.lifespan),
+            wrap=changes.get("driver"),
+        )
+        self._restore_store = app.use_store(there.clock, changes.get("store"))
+        self._before, self._there = before, there
+        app.place = there
+        return app
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Come back. What this loop has opened stays open: leave by ``async with`` for that."""
+        if self._before is not None:
+            self._app.place = self._before
+        if self._restore_store is not None:
+            self._restore_store()
+            self._restore_store = None
+
+    async def __aenter__(self) -> App:
+        """Go there; nothing is connected yet."""
+        return self.__enter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Disconnect what was opened there, on this loop and by ``…_sync``, and come back."""
+        try:
+            await self._app.aclose()
+            if self._there is not None and self._there.is_connected:
+                place = self._there
+                await asyncio.to_thread(self._app.run_sync, place.aclose)
+        finally:
+            self.__exit__(kind, error, trace)
+
+
+def _beside(
+    before: Instrumentation | None, given: Instrumentation | Listener | None, url: str
+) -> Instrumentation | None:
+    if given is None:
+        return before
+    from brokerwq.telemetry import fan_out, select_telemetry  # noqa: PLC0415  -- free when off
+
+    return select_telemetry(given, "", url) if before is None else fan_out(before, given)
+
+
+def selected(given: Instrumentation | Listener | None, url: str) -> Instrumentation | None:
+    """What an app on the broker at ``url`` reports to; None for nobody.
+
+    Raises:
+        ConfigError: see ``brokerwq.telemetry.select_telemetry``.
+    """
+    setting = os.environ.get("BROKERWQ_TELEMETRY", "")
+    if given is None and not setting:
+        return None
+    from brokerwq.telemetry import select_telemetry  # noqa: PLC0415  -- free when off
+
+    return select_telemetry(given, setting, url)
