@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, Unpack, overload
 
 from brokerwq._runtime.children import send_by_kind
-from brokerwq.backoff import RetryPolicy
+from brokerwq.backoff import RetryPolicy, check_policy
 from brokerwq.clock import SYSTEM_CLOCK, Clock
 from brokerwq.codecs import AnyCodec
 from brokerwq.driver.protocol import Driver, QueueSpec
@@ -22,22 +22,14 @@ from brokerwq.errors import ConfigError
 from brokerwq.events import Instrumentation, Listener
 from brokerwq.job import Child
 from brokerwq.message import Message
-from brokerwq.middleware import Middleware
+from brokerwq.middleware import Middleware, check_layers
 from brokerwq.once import Once, Strategy, once_of
 from brokerwq.place import Changes, Elsewhere, Lifespan, Place, selected
 from brokerwq.reports import RunReport, SendReport
 from brokerwq.workers.bulk import Outgoing
 from brokerwq.workers.decorating import AnyWorker, BatchDecorator, WorkerDecorator, decorator
 from brokerwq.workers.names import check_name
-from brokerwq.workers.options import (
-    Key,
-    OnDead,
-    OnUnknown,
-    WorkerKeywords,
-    WorkerOptions,
-    check_layers,
-    check_policy,
-)
+from brokerwq.workers.options import Key, OnDead, OnUnknown, WorkerKeywords, WorkerOptions
 from brokerwq.workers.registry import Registry
 
 if TYPE_CHECKING:

@@ -148,9 +148,7 @@ class Dispatcher:
             message = held.view.message
             attempt = held.view.attempt
             emit(
-                JobStarted(
-                    queue=held.view.queue, type=message.type, id=message.id, attempt=attempt
-                )
+                JobStarted(queue=held.view.queue, type=message.type, id=message.id, attempt=attempt)
             )
 
     def _verdict(self, ended: Ended, work: Work) -> Verdict:

@@ -183,9 +183,7 @@ async def execute(shared: Shared, work: Work, started: Callable[[Work], object])
     return endeds + await _run(shared, work, jobs, payloads, deadline, admission=admission)
 
 
-def _job(
-    shared: Shared, route: Route, held: Held, deadline: float | None, key: str | None
-) -> Job:
+def _job(shared: Shared, route: Route, held: Held, deadline: float | None, key: str | None) -> Job:
     delivery = held.view
     message = delivery.message
     return Job(
@@ -206,8 +204,9 @@ def _decode(route: Route, held: Held) -> tuple[object, str | None, str]:
         if foreign is None or reading is None:
             return route.decode(held.view.message), None, ""
         payload = foreign.decode(reading)
-        is_said = foreign.key is None or held.view.message.key is not None
-        return payload, None if is_said else foreign.key(payload), ""
+        if foreign.key is None or held.view.message.key is not None:
+            return payload, None, ""
+        return payload, foreign.key(payload), ""
     except (EnvelopeError, PayloadError) as error:
         return None, None, str(error) or "the body cannot be read"
     except BaseException as error:  # noqa: BLE001 -- a validator is user code: a bad body, no bug

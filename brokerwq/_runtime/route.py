@@ -21,7 +21,8 @@ class Foreign:
 
     Attributes:
         codec: Compared: the workers of one queue must have equal ones.
-        read: What a message says; raises anything for one that cannot be read.
+        read: What a message says, a ``Reading``, if the codec does its part; raises anything
+            for one that cannot be read.
         decode: The payload of what was read; raises ``EnvelopeError`` if it does not validate.
         key: The key of a payload; None where the message says it.
         names_types: A message may say which worker it is for.
@@ -29,7 +30,7 @@ class Foreign:
     """
 
     codec: object
-    read: Callable[[Message], Reading]
+    read: Callable[[Message], object]
     decode: Callable[[Reading], object]
     key: Callable[[Any], str] | None = None
     names_types: bool = False

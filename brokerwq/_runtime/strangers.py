@@ -57,10 +57,9 @@ class Strangers:
 def _read(foreign: Foreign, delivery: Delivery) -> tuple[Reading | None, Delivery]:
     try:
         reading = foreign.read(delivery.message)
-        if not isinstance(reading, Reading):  # pyright: ignore[reportUnnecessaryIsInstance]
-            defect = f"the codec gave a {type(reading).__name__}, no Reading"
-            return None, replace(delivery, defect=defect)
-        return reading, _seen(delivery, reading)
+        if isinstance(reading, Reading):
+            return reading, _seen(delivery, reading)
+        defect = f"the codec gave no Reading but {type(reading).__name__}"
     except EnvelopeError as error:
         defect = str(error) or "it cannot be read"
     except BaseException as error:  # noqa: BLE001 -- a codec is user code: a bad message, no bug

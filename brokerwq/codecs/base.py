@@ -77,5 +77,3 @@ def kind_name(kind: Any) -> str:
     if isinstance(kind, type) and not hasattr(kind, "__args__"):
         kind = kind.__qualname__.rpartition("<locals>.")[2]
     return f"{kind!s:.200}".replace("typing.", "").replace("NoneType", "None")
-
-

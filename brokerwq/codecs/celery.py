@@ -23,7 +23,6 @@ from brokerwq.message import Message
 
 _TASK: Final = "task"
 _WORKFLOW: Final = ("callbacks", "errbacks", "chain", "chord")
-_PARTS: Final = 3
 _TYPE, _VALUE = "__type__", "__value__"
 
 
@@ -167,19 +166,21 @@ def _moment(headers: Mapping[str, object], name: str) -> datetime | None:
 
 def _parts(body: bytes) -> tuple[list[object], dict[str, object], dict[str, object]]:
     found: Any = strict.parse(body, "the task")
-    match found:
-        case [list(args), dict(kwargs), dict(workflow)]:
-            plain = cast("list[object]", args), cast("dict[str, object]", kwargs)
-        case _:
-            msg = "the body is not [args, kwargs, workflow], as of Celery's protocol 2"
-            raise EnvelopeError(msg)
+    parts = cast("list[object]", found) if isinstance(found, list) else []
+    if [type(part) for part in parts] != [list, dict, dict]:
+        msg = "the body is not [args, kwargs, workflow], as of Celery's protocol 2"
+        raise EnvelopeError(msg)
+    args, kwargs, workflow = parts
     try:
-        given = _restored(list(plain))
+        # Not of the pair of them: somebody's kwargs may have the very names of kombu's marks.
+        given = (
+            _restored(args),
+            {name: _restored(value) for name, value in cast("dict[str, object]", kwargs).items()},
+        )
     except RecursionError:
         msg = "the task is nested too deeply"
         raise EnvelopeError(msg) from None
-    args, kwargs = cast("tuple[list[object], dict[str, object]]", given)
-    return args, kwargs, cast("dict[str, object]", workflow)
+    return cast("list[object]", given[0]), given[1], cast("dict[str, object]", workflow)
 
 
 def _restored(value: object) -> object:

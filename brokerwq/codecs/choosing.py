@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, cast
 
 from brokerwq.codecs import coding
 from brokerwq.codecs.base import Codec, ForeignCodec
@@ -61,7 +61,7 @@ def codec_for(choice: AnyCodec | None, kind: Any) -> Codec:
         msg = f"there is no codec {choice!r:.100}; known are {known}, or give an object of yours"
         raise ConfigError(msg)
     if hasattr(choice, "bind") and hasattr(choice, "content_type"):
-        return choice
+        return cast("Codec", choice)
     msg = f"codec must be a name, a Codec or a ForeignCodec, not {choice!r:.200}"
     raise ConfigError(msg)
 
@@ -90,5 +90,6 @@ def names_types(codec: ForeignCodec) -> bool:
 def _foreign(choice: object) -> ForeignCodec | None:
     if isinstance(choice, str):
         return _FOREIGN_BY_NAME.get(choice)
-    is_instance = not isinstance(choice, type) and isinstance(choice, ForeignCodec)
-    return choice if is_instance else None
+    if isinstance(choice, ForeignCodec) and not isinstance(choice, type):
+        return choice
+    return None

@@ -51,7 +51,7 @@ class CloudEventsCodec:
 
 def _from_headers(message: Message) -> dict[str, object]:
     native = message.raw.get("headers")
-    typed = cast("Mapping[str, object]", native) if isinstance(native, dict) else {}
+    typed = cast("dict[str, object]", native if isinstance(native, dict) else {})
     found: dict[str, object] = {}
     for name, value in {**message.headers, **typed}.items():
         prefix = next((each for each in _PREFIXES if name.lower().startswith(each)), None)

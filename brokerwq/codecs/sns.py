@@ -81,4 +81,3 @@ def _moment(text: object) -> datetime | None:
     except ValueError:
         return None
     return None if moment is None or moment.tzinfo is not UTC else moment
-

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias, TypedDict, cast
 
-from brokerwq.backoff import RetryPolicy
+from brokerwq.backoff import RetryPolicy, check_policy
 from brokerwq.codecs import AnyCodec
 from brokerwq.codecs.choosing import reads_only
 from brokerwq.durations import Seconds, aware_utc, positive_seconds, seconds_of
@@ -22,7 +22,7 @@ from brokerwq.limits import (
     MAX_TIMEOUT,
     MIN_LEASE,
 )
-from brokerwq.middleware import Middleware
+from brokerwq.middleware import Middleware, check_layers
 from brokerwq.once import Once, Strategy, check_key_version
 from brokerwq.workers.names import check_foreign_queue, check_foreign_type, check_id, check_name
 
@@ -257,18 +257,6 @@ def _lease(lease: Seconds) -> float:
     return positive_seconds(lease, "lease", limit=MAX_LEASE, least=MIN_LEASE)
 
 
-def check_policy(retry: object) -> RetryPolicy:
-    """Return ``retry`` if it is a policy.
-
-    Raises:
-        ConfigError: it is none.
-    """
-    if not isinstance(retry, RetryPolicy):
-        msg = f"retry must be a RetryPolicy, not {retry!r:.200}"
-        raise ConfigError(msg)
-    return retry
-
-
 def _check_choice(value: object, name: str, *choices: str) -> None:
     if value not in choices:
         known = " or ".join(map(repr, choices))
@@ -310,23 +298,3 @@ def check_count(value: object, name: str, limit: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= limit:
         msg = f"{name} must be a whole number from 1 to {limit}, not {value!r:.200}"
         raise ConfigError(msg)
-
-
-def check_layers(middleware: object) -> tuple[Middleware, ...]:
-    """``middleware`` as a tuple.
-
-    Raises:
-        ConfigError: it is no list, or holds what cannot be called with a job.
-    """
-    if isinstance(middleware, str) or not isinstance(middleware, Sequence):
-        msg = f"middleware must be a list of async callables, not {middleware!r:.200}"
-        raise ConfigError(msg)
-    layers = cast("Sequence[object]", middleware)  # as above
-    for layer in layers:
-        if isinstance(layer, type):
-            msg = f"middleware {layer.__name__} is a class: give an instance of it"
-            raise ConfigError(msg)
-        if not callable(layer):
-            msg = f"middleware {layer!r:.200} cannot be called"
-            raise ConfigError(msg)
-    return tuple(cast("Sequence[Middleware]", layers))  # as far as can be told without a call
