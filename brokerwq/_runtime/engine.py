@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 from brokerwq._runtime.bridge import Bridge, InlineBridge, ThreadBridge
 from brokerwq._runtime.connection import Connection
@@ -196,7 +197,9 @@ class Engine:
             lane.quiesced.set()
             lane.gate.set()
         slots.wake_all()
-        quiescing = asyncio.ensure_future(_all([opener.quiesce(lane) for lane in lanes]))
+        quiescing = asyncio.gather(*map(opener.quiesce, lanes), return_exceptions=True)
+        # The broker hears of it first: a claim under way would take again what is put back.
+        await anyio.lowlevel.checkpoint()
         dispatcher.put_back_unstarted(slots.take_unstarted())
         forced = await self._within(self._plan.grace, slots.rest())
         if not slots.is_at_rest:

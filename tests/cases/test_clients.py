@@ -272,7 +272,9 @@ def test_a_fork_that_ends_as_scripts_do_leaves_its_parent_alone(
     ring: Ring, act: str, left: list[int]
 ) -> None:
     module = "tests.cases.apps.forking"
-    command = [sys.executable, "-m", module, str(ring.file.parent), act]
+    # From 3.12 on Python warns of every fork beside a thread, which is what is tried here.
+    quiet = ["-W", "ignore:This process:DeprecationWarning"]
+    command = [sys.executable, *quiet, "-m", module, str(ring.file.parent), act]
     answer = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False
     )

@@ -12,13 +12,17 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 
 
-@pytest.mark.parametrize("checker", ["mypy", "pyright"])
-def test_every_good_shape_infers_and_every_bad_one_is_seen(checker: str) -> None:
+@pytest.mark.parametrize(
+    ("checker", "options"), [("mypy", []), ("pyright", ["--pythonpath", sys.executable])]
+)
+def test_every_good_shape_infers_and_every_bad_one_is_seen(
+    checker: str, options: list[str]
+) -> None:
     pytest.importorskip(checker)
     shapes = [str(HERE / "good_shapes.py"), str(HERE / "bad_shapes.py")]
 
     done = subprocess.run(
-        [sys.executable, "-m", checker, *shapes],
+        [sys.executable, "-m", checker, *options, *shapes],
         cwd=ROOT,
         capture_output=True,
         text=True,
