@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from brokerwq._runtime.pauses import Pauses
@@ -308,7 +309,11 @@ def _label(text: object, what: str) -> str:
 
 
 async def _declare(driver: Driver, spec: QueueSpec) -> None:
-    differences = await driver.declare(spec.asked, check_only=spec.declare != "create")
+    asked = spec.asked
+    if asked.declare == "never":
+        # Whoever only sends to somebody else's queue has nothing to do with its dead letters.
+        asked = replace(asked, on_dead="hold")
+    differences = await driver.declare(asked, check_only=spec.declare != "create")
     if differences:
         raise QueueMismatchError("; ".join(map(str, differences)))
 
