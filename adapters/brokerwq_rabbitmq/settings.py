@@ -5,10 +5,10 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from brokerwq.driver.rules.rabbitmq import CONSUMER_TIMEOUT, MAX_BODY, max_lease_of
-from brokerwq.driver.support import url_options
+from brokerwq.driver.support import split_url, url_options
 from brokerwq.durations import positive_seconds
 from brokerwq.errors import ConfigError
 
@@ -131,7 +131,7 @@ def parse_url(url: str) -> RabbitSettings:
         ConfigError: the URL cannot be read, or has an option that is unknown or malformed.
     """
     options = url_options(url, _OPTIONS)
-    parts = urlsplit(url)
+    parts = split_url(url)
     scheme = parts.scheme.lower()
     credentials, _, hosts = parts.netloc.rpartition("@")
     user, _, password = credentials.partition(":")

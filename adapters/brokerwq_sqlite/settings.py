@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from typing import Literal
-from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from brokerwq.driver.support import url_options, url_path
+from brokerwq.driver.support import split_url, url_options, url_path
 from brokerwq.errors import ConfigError
 
 _ENV_PREFIX = "BROKERWQ_SQLITE_"
@@ -73,7 +72,7 @@ def _path_of(url: str) -> str:
     if ":memory:" in path:
         msg = "sqlite:// keeps messages in a file; for a queue in memory use memory://"
         raise ConfigError(msg)
-    if urlsplit(url).fragment:
+    if split_url(url).fragment:
         msg = "write a # in a file name as %23"
         raise ConfigError(msg)
     name = path.removeprefix("/")

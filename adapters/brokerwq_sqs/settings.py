@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from brokerwq.driver.rules.sqs import LONGEST_POLL
-from brokerwq.driver.support import url_options
+from brokerwq.driver.support import split_url, url_options
 from brokerwq.errors import ConfigError
 
 Role: TypeAlias = Literal["receive", "control"]
@@ -100,7 +100,7 @@ def parse_url(url: str) -> SqsSettings:
     Raises:
         ConfigError: the URL holds something else, or an option that is not known.
     """
-    parts = urlsplit(url)
+    parts = split_url(url)
     if "@" in parts.netloc:
         msg = (
             "an sqs:// URL holds no credentials; the AWS SDK finds them: environment, profile, role"

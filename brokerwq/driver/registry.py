@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
-from urllib.parse import urlsplit
 
 from brokerwq.driver.adapter import Adapter
+from brokerwq.driver.support import split_url
 from brokerwq.errors import AdapterMissingError, ConfigError
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ GROUP = "brokerwq.adapters"
 AnyAdapter: TypeAlias = Adapter[Any]
 
 _SLASH_OR_LATER = re.compile(r"[/?#]")
+_BRACKETED = re.compile(r"\[[0-9a-f:.%]+\](:\d*)?", re.IGNORECASE)
 
 
 def scheme_of(url: str) -> str:
@@ -30,11 +31,10 @@ def scheme_of(url: str) -> str:
     if not separator or not scheme:
         msg = f"{redacted(url)!r:.300} is not a broker URL; write for example sqlite:///jobs.db"
         raise ConfigError(msg)
-    try:
-        urlsplit(url)
-    except ValueError as exc:
-        msg = f"{redacted(url)!r:.300} is not a broker URL: {exc}"
-        raise ConfigError(msg) from None
+    hosts = split_url(url).netloc.rpartition("@")[2].split(",")
+    if any(set("[]") & set(host) and not _BRACKETED.fullmatch(host) for host in hosts):
+        msg = f"{redacted(url)!r:.300} is not a broker URL: brackets are for IPv6 addresses"
+        raise ConfigError(msg)
     return scheme.lower()
 
 

@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-from urllib.parse import parse_qsl, unquote, urlsplit
+import re
+from typing import NamedTuple, TypeVar
+from urllib.parse import parse_qsl, unquote
 
 from brokerwq.driver.protocol import QueueSpec
 from brokerwq.errors import ConfigError, QueueNotFoundError
 
 _T = TypeVar("_T")
+
+_URL = re.compile(r"(?:([^:/?#]*):)?(?://([^/?#]*))?([^?#]*)(?:\?([^#]*))?(?:#(.*))?", re.DOTALL)
+"""RFC 3986, appendix B."""
+
+
+class UrlParts(NamedTuple):
+    """The five parts of a URL as they are written, nothing decoded."""
+
+    scheme: str
+    netloc: str
+    path: str
+    query: str
+    fragment: str
+
+
+def split_url(url: str) -> UrlParts:
+    """The parts of ``url``; never refuses any.
+
+    The standard library's ``urlsplit`` refuses several hosts with an IPv6 address among them,
+    each release a little more.
+    """
+    match = _URL.fullmatch(url)
+    parts = match.groups(default="") if match else ("", "", url, "", "")
+    return UrlParts(*parts)
 
 
 def url_options(url: str, known: dict[str, type[_T]]) -> dict[str, _T]:
@@ -20,7 +45,7 @@ def url_options(url: str, known: dict[str, type[_T]]) -> dict[str, _T]:
         ConfigError: an option is unknown, given twice, or not of its type.
     """
     options: dict[str, _T] = {}
-    for name, text in parse_qsl(urlsplit(url).query, keep_blank_values=True):
+    for name, text in parse_qsl(split_url(url).query, keep_blank_values=True):
         if name not in known:
             msg = f"unknown option {name!r:.100} in the URL; known: {', '.join(sorted(known))}"
             raise ConfigError(msg)
@@ -59,5 +84,5 @@ def no_dead_letter_queue(spec: QueueSpec) -> QueueNotFoundError:
 
 def url_path(url: str) -> str:
     """The part between ``scheme://`` and the query, percent-decoded, host included."""
-    parts = urlsplit(url)
+    parts = split_url(url)
     return unquote(parts.netloc + parts.path)

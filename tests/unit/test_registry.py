@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerwq.driver.registry import find_adapter, missing_client, redacted, scheme_of, schemes
-from brokerwq.driver.support import url_options, url_path
+from brokerwq.driver.support import split_url, url_options, url_path
 from brokerwq.errors import AdapterMissingError, ConfigError
 
 GROUP = "brokerwq.adapters"
@@ -177,3 +177,9 @@ def test_a_truth_that_is_none_is_told_so() -> None:
 )
 def test_the_path_is_what_stands_between_scheme_and_options(url: str, path: str) -> None:
     assert url_path(url) == path
+
+
+def test_a_url_may_name_several_hosts_with_addresses_among_them() -> None:
+    url = "amqp://me:p%40ss@one:5,[::1]:6,three/a%2Fb?x=1#y"
+    assert scheme_of(url) == "amqp"
+    assert split_url(url) == ("amqp", "me:p%40ss@one:5,[::1]:6,three", "/a%2Fb", "x=1", "y")

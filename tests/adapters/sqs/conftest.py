@@ -16,6 +16,9 @@ from brokerwq.message import Message, new_message_id
 from brokerwq.testing.servers.installation import ServerUnavailableError
 from brokerwq.testing.servers.localstack import SqsServer, localstack
 from brokerwq.testing.sqs_faults import SqsFaults
+from tests.adapters.sqs.beside import pytest_configure, pytest_pyfunc_call
+
+__all__ = ["pytest_configure", "pytest_pyfunc_call"]  # hooks, which pytest finds here
 
 REQUIRED = "sqs" in os.environ.get("BROKERWQ_REQUIRE", "").split(",")
 

@@ -1,0 +1,17 @@
+"""The SQLite store keeps the contract."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from brokerwq.testing.stores import OpenBench
+from brokerwq.testing.stores.pytest_suite import StoreConformanceSuite
+from tests.idempotency.stores import STORES
+
+
+class TestSqlite(StoreConformanceSuite):
+    @pytest.fixture
+    def open_bench(self, tmp_path: Path) -> OpenBench:
+        return lambda: STORES["sqlite"](tmp_path)
