@@ -47,7 +47,7 @@ class CeleryCodec:
     def read(self, message: Message, /) -> Reading:
         """See ``ForeignCodec.read``."""
         task = _by_headers(message) or _by_envelope(message)
-        if not is_json(task.content_type):
+        if task.content_type and not is_json(task.content_type):
             msg = f"content type is {task.content_type!r:.100}; of Celery's only JSON is read"
             raise EnvelopeError(msg)
         body = coding.decompressed(task.body, _text(task.headers, "compression"))

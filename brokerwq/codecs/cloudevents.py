@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Final, cast
 
 from brokerwq.codecs import coding, strict
+from brokerwq.codecs.call import compact
 from brokerwq.codecs.plain import is_json
 from brokerwq.errors import EnvelopeError
 from brokerwq.foreign import Reading, is_unicode
@@ -80,17 +81,17 @@ def _structured(body: bytes) -> Reading:
             raise EnvelopeError(msg)
         data = coding.unbase64(packed.encode(), "data_base64")
     elif "data" in event:
-        data = _data(event["data"], body, content_type)
+        data = _data(event["data"], content_type)
     return _reading(attributes, data, content_type=content_type)
 
 
-def _data(value: object, body: bytes, content_type: str) -> bytes:
+def _data(value: object, content_type: str) -> bytes:
     if isinstance(value, str) and content_type and not is_json(content_type):
         if not is_unicode(value):
             msg = "data holds a lone surrogate"
             raise EnvelopeError(msg)
         return value.encode()
-    return next(part for name, part in strict.members(body) if name == "data")
+    return compact(value)
 
 
 def _reading(

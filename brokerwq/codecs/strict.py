@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any, Final, cast
 
 from brokerwq.errors import EnvelopeError
@@ -87,27 +86,3 @@ def parse_object(body: bytes, what: str) -> dict[str, object]:
         msg = f"{what} is not a JSON object"
         raise EnvelopeError(msg)
     return cast("dict[str, object]", found)
-
-
-def members(body: bytes) -> Iterator[tuple[str, bytes]]:
-    """The members of the JSON object in ``body``, values as they are written there.
-
-    So a number keeps its digits on the way to whoever reads it as a decimal. ``body`` must
-    have been parsed before.
-    """
-    text = body.decode()
-    at = _skip(text, text.index("{") + 1)
-    while text[at] != "}":
-        name, at = _reader.raw_decode(text, at)
-        at = _skip(text, _skip(text, at) + 1)
-        _, end = _reader.raw_decode(text, at)
-        yield name, text[at:end].encode()
-        at = _skip(text, end)
-        if text[at] == ",":
-            at = _skip(text, at + 1)
-
-
-def _skip(text: str, at: int) -> int:
-    while text[at] in _WHITE:
-        at += 1
-    return at
