@@ -216,6 +216,7 @@ class Engine:
         await self._within(flush_patience, _all(flushes), forced=forced)
         self.stuck = await slots.aclose(0.1 if slots.running else _CLOSE_PATIENCE)
         await _all([opener.close(lane) for lane in list(self._lanes.values())])
+        await self._within(_CLOSE_PATIENCE, parts.guards.free(parts.shared.bridge), forced=forced)
 
     def _return_the_stuck(self, slots: Slots, dispatcher: Dispatcher) -> None:
         """Give back what a handler that does not end still holds: the process ends instead."""

@@ -93,6 +93,10 @@ class Guard(Protocol):
         """
         ...
 
+    async def aclose(self) -> None:
+        """Free what the calling event loop has opened; called on both loops."""
+        ...
+
     async def admit(self, job: Job, payload: object, lease: float, /) -> Admission | Skip:
         """The right to run ``job``, or what becomes of its message instead.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from brokerwq._runtime.bridge import Bridge
 from brokerwq._runtime.guard import Guard
 from brokerwq._runtime.lifecycle import Lifecycle
 from brokerwq._runtime.pauses import Pauses
@@ -61,6 +62,11 @@ class GuardWatch:
             self.up.clear()
             return self._report(error)
         return self._pause
+
+    async def free(self, bridge: Bridge) -> None:
+        """Free what the I/O loop has opened of the store; nothing is extended any more."""
+        for guard in self._guards:
+            await bridge.call(guard.aclose)
 
     async def aclose(self) -> None:
         """Stop asking, and hold nobody up."""

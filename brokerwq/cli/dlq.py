@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
@@ -83,8 +84,9 @@ def warn_if_partial(report: Report) -> None:
 @click.option("--limit", type=click.IntRange(1, 50_000), default=100, show_default=True)
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
 def ls(*, graveyard: Graveyard, selection: Selection, limit: int, json_: bool) -> None:
-    """List dead letters and why they died."""
+    """List dead letters and why they died, the oldest first."""
     letters, report = run_async(lambda: _find(graveyard, selection, limit))
+    letters.sort(key=_time_of_death)  # brokers hand out in an order of their own, each time anew
     if json_:
         as_json([_letter_json(letter) for letter in letters])
     else:
@@ -110,6 +112,10 @@ async def _find(
 ) -> tuple[list[DeadLetter], Report]:
     async with graveyard.opened() as letters:
         return await letters.find(selection, limit=limit)
+
+
+def _time_of_death(letter: DeadLetter) -> tuple[datetime, str]:
+    return letter.note.dead_at or datetime.min.replace(tzinfo=UTC), letter.message.id
 
 
 def _error(letter: DeadLetter) -> str:

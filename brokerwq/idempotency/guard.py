@@ -112,8 +112,11 @@ class Guards:
         if once.has_tx:
             store = self.store
             if not isinstance(store, TransactionalStore):
-                msg = f'once="{once.strategy}" needs a database that the work is done in, not '
-                raise ConfigError(msg + store.name)
+                msg = (
+                    f'once="{once.strategy}" needs a store in whose transactions the work is '
+                    f'done: SQLite or PostgreSQL. {store.name} has none; take once="marker"'
+                )
+                raise ConfigError(msg)
             if not is_async and not store.takes_threads:
                 msg = f"write async def: the connections of {store.name} belong to its loop"
                 raise ConfigError(msg)
@@ -156,6 +159,10 @@ class StoreGuard:
     async def check(self) -> None:
         """See ``Guard.check``."""
         await self.desk.store.check()
+
+    async def aclose(self) -> None:
+        """See ``Guard.aclose``."""
+        await self.desk.store.aclose()
 
     def digest(self, value: object, *, version: int | None = None) -> bytes:
         """The key of ``value``.

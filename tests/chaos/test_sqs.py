@@ -68,3 +68,13 @@ async def test_a_stop_at_any_moment_strands_nothing_and_kills_nothing(server: Sq
     )
 
     print(f"longest of {ROUNDS} stops: {max(stops):.1f} s")
+
+
+async def test_a_minute_of_throttling_loses_no_message_and_no_lease(server: SqsServer) -> None:
+    await campaign.throttling_is_sat_out(server, 60)
+
+
+async def test_twenty_groups_keep_their_order_with_eight_slots_and_failures(
+    server: SqsServer,
+) -> None:
+    await campaign.groups_keep_their_order(server, groups=20, messages=20)

@@ -51,6 +51,12 @@ def test_looking_changes_nothing(cli: Cli, full: Stock) -> None:
     assert len(full.take(DEAD)) == 3
 
 
+def test_the_listing_has_the_oldest_death_first_each_time(cli: Cli, full: Stock) -> None:
+    for _ in range(2):
+        found = cli("dlq", "ls", QUEUE, "--url", full.url, "--json").json
+        assert [letter["id"] for letter in found] == ["id-3", "id-2", "id-1"]
+
+
 def test_the_listing_is_told_to_programs_too(cli: Cli, full: Stock) -> None:
     [found] = cli("dlq", "ls", QUEUE, "--url", full.url, "--id", "id-1", "--json").json
 

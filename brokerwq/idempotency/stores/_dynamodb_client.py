@@ -93,7 +93,7 @@ def sdk_client(
                 connect_timeout=timeout,
                 read_timeout=timeout,
                 # Every request may be repeated: it names its owner, and so does what is there.
-                retries={"mode": "standard", "total_max_attempts": 3},
+                retries={"mode": "standard", "total_max_attempts": 2},
                 max_pool_connections=50,
             ),
         )

@@ -8,14 +8,20 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import secrets
 import signal
 from collections import Counter
 from collections.abc import Sequence
 
+from brokerwq import RetryPolicy
 from brokerwq.clock import SYSTEM_CLOCK
+from brokerwq.events import LeaseLost
 from brokerwq.testing.servers.localstack import SqsServer
+from brokerwq.testing.sqs_faults import throttled
+from tests.adapters.sqs import places
+from tests.adapters.sqs.places import place_on
 from tests.adapters.sqs.processes import works
-from tests.cases.lab import counts, dead_letters, reasons
+from tests.cases.lab import counts, dead_letters, declare, reasons
 
 GRACE = 2.0
 SLACK = 11.0
@@ -89,3 +95,61 @@ async def stops_strand_nothing(server: SqsServer, rounds: int, seed: int) -> flo
         assert ends == Counter(range(sent))
         assert (await counts(place.app, "q"))[3] == 0
     return longest
+
+
+async def throttling_is_sat_out(server: SqsServer, seconds: float) -> None:
+    """Half of all calls are throttled for so long: nothing lost, no lease lost, and quiet."""
+    async with place_on(server, clients=f"{places.__name__}:clients") as place:
+        app = place.app()
+        done: Counter[int] = Counter()
+
+        @app.worker("q", lease=30, retry=RetryPolicy(max_attempts=5))
+        async def work(*, n: int) -> None:
+            await asyncio.sleep(2)
+            done[n] += 1
+
+        await declare(app, "q")
+        async with place.running(app, slots=10):
+            places.faults.often("*", 0.5, throttled())
+            started = SYSTEM_CLOCK.now()
+            count = 0
+            while SYSTEM_CLOCK.now() - started < seconds:
+                await work.enqueue_many([work.call(n=count + n) for n in range(10)])
+                count += 10
+                await asyncio.sleep(3)
+            places.faults.stop()
+            await place.until(lambda: len(done) == count)
+        took = SYSTEM_CLOCK.now() - started
+
+        assert place.events.of(LeaseLost) == []
+        assert set(done.values()) == {1}
+        assert len(place.lines.said) < 2 * took
+
+
+async def groups_keep_their_order(server: SqsServer, groups: int, messages: int) -> None:
+    """A FIFO queue under eight slots, one job in twenty of which fails."""
+    async with place_on(server, fifo="true") as place:
+        app = place.app()
+        done: dict[str, list[int]] = {}
+        failures: Counter[str] = Counter()
+
+        @app.worker("q", retry=RetryPolicy(max_attempts=20, base=0.01))
+        async def work(*, group: str, n: int) -> None:
+            await asyncio.sleep(secrets.randbelow(30) / 1000)
+            if secrets.randbelow(20) == 0:
+                failures[group] += 1
+                raise ValueError(n)
+            done.setdefault(group, []).append(n)
+
+        for n in range(messages):
+            for group in range(groups):
+                name = f"g{group}"
+                await work.options(group=name).enqueue(group=name, n=n)
+        async with place.running(app, slots=8):
+            until = SYSTEM_CLOCK.now() + 60
+            while sum(map(len, done.values())) < groups * messages:
+                assert SYSTEM_CLOCK.now() < until, done
+                await asyncio.sleep(0.05)
+
+        assert done == {f"g{group}": list(range(messages)) for group in range(groups)}
+        assert failures.total() > 0

@@ -6,11 +6,8 @@ import asyncio
 import base64
 import itertools
 import json
-import logging
 import secrets
 from collections import Counter
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,146 +22,112 @@ from brokerwq.dead_letters import DeadLetters
 from brokerwq.errors import ConfigError, UnsupportedError
 from brokerwq.events import LeaseLost, LeasesExtended
 from brokerwq.message import new_message_id
-from brokerwq.testing import sqs_faults as fault
 from brokerwq.testing.servers.localstack import SqsServer
-from brokerwq.testing.sqs_faults import SqsFaults
-from brokerwq.testing.sqs_proxy import SqsProxy, sqs_proxy
+from tests.adapters.sqs import campaign
+from tests.adapters.sqs.places import SqsPlace, place_on
 from tests.cases.lab import Place, counts, dead_letters, declare, reasons, send_raw
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.beside, pytest.mark.timeout(300)]
 
 SAMPLES = Path(__file__).with_name("samples")
 QUICK = RetryPolicy(max_attempts=3, base=0.01, jitter="none")
 
-# Found by the URL's ``clients=MODULE:NAME``.
-faults = SqsFaults(SdkClients(SqsSettings()))
-
-
-def clients(settings: Any, role: Any) -> Any:
-    return faults.clients(settings, role)
-
-
-@pytest.fixture
-def proxy(server: SqsServer) -> Generator[SqsProxy]:
-    with sqs_proxy(server.endpoint) as running:
-        yield running
-
-
-@asynccontextmanager
-async def settled(place: Place) -> AsyncGenerator[Place]:
-    try:
-        yield place
-    finally:
-        await place.aclose()
-
-
-@pytest.fixture
-async def place(proxy: SqsProxy) -> AsyncGenerator[Place]:
-    url = SqsServer(endpoint=proxy.endpoint).url(f"c{secrets.token_hex(4)}", max_wait=2)
-    async with settled(Place(url)) as found:
-        yield found
-
-
-@pytest.fixture
-async def faulty(server: SqsServer) -> AsyncGenerator[Place]:
-    """A place whose calls fail as ``faults`` says."""
-    options = {"max_wait": 2, "clients": f"{__name__}:clients"}
-    async with settled(Place(server.url(f"c{secrets.token_hex(4)}", **options))) as found:
-        yield found
-        faults.stop()
-
 
 async def test_a_failing_message_has_three_attempts_and_is_dead_within_two_seconds(
-    place: Place,
+    server: SqsServer,
 ) -> None:
-    app = place.app()
-    attempts: list[int] = []
-    failed_at: list[float] = []
+    async with place_on(server) as place:
+        app = place.app()
+        attempts: list[int] = []
+        failed_at: list[float] = []
 
-    @app.worker("q", retry=QUICK)
-    async def work(job: Job, *, n: int) -> None:
-        attempts.append(job.attempt)
-        failed_at.append(SYSTEM_CLOCK.now())
-        raise ValueError(n)
+        @app.worker("q", retry=QUICK)
+        async def work(job: Job, *, n: int) -> None:
+            attempts.append(job.attempt)
+            failed_at.append(SYSTEM_CLOCK.now())
+            raise ValueError(n)
 
-    message_id = await work.enqueue(n=1)
-    async with place.running(app):
-        await place.until(lambda: len(attempts) == 3)
-        while (await counts(app, "q"))[3] == 0:
-            assert SYSTEM_CLOCK.now() - failed_at[-1] < 2
+        message_id = await work.enqueue(n=1)
+        async with place.running(app):
+            await place.until(lambda: len(attempts) == 3)
+            while (await counts(app, "q"))[3] == 0:
+                assert SYSTEM_CLOCK.now() - failed_at[-1] < 2
 
-    assert attempts == [1, 2, 3]
-    (letter,) = await dead_letters(app, "q")
-    assert letter.id == message_id
-    assert letter.dead is not None
-    assert (letter.dead.reason, letter.dead.attempts) == ("failed", 3)
+        assert attempts == [1, 2, 3]
+        (letter,) = await dead_letters(app, "q")
+        assert letter.id == message_id
+        assert letter.dead is not None
+        assert (letter.dead.reason, letter.dead.attempts) == ("failed", 3)
 
 
 async def test_the_gaps_between_attempts_are_kept_and_others_are_not_held_up(
-    place: Place,
+    server: SqsServer,
 ) -> None:
-    app = place.app()
-    bad: list[float] = []
-    good: list[float] = []
-
-    @app.worker("q", retry=RetryPolicy(max_attempts=4, base=1, jitter="none"))
-    async def work(*, n: int) -> None:
-        (bad if n == 0 else good).append(SYSTEM_CLOCK.now())
-        if n == 0:
-            raise ValueError(n)
-
-    await work.enqueue_many([work.call(n=n) for n in range(101)])
-    started = SYSTEM_CLOCK.now()
-    async with place.running(app):
-        await place.until(lambda: len(bad) == 4)
-
-    gaps = [later - earlier for earlier, later in itertools.pairwise(bad)]
-    assert all(gap >= least for gap, least in zip(gaps, (1, 2, 4), strict=True))
-    assert len(good) == 100
-    assert max(good) - started < 5
-
-
-async def test_claimed_messages_that_wait_keep_their_leases(place: Place) -> None:
-    seen: Counter[int] = Counter()
-
-    def app_with_worker() -> tuple[App, Any]:
+    async with place_on(server) as place:
         app = place.app()
+        bad: list[float] = []
+        good: list[float] = []
 
-        @app.worker("q", lease=4)
+        @app.worker("q", retry=RetryPolicy(max_attempts=4, base=1, jitter="none"))
         async def work(*, n: int) -> None:
-            seen[n] += 1
-            await asyncio.sleep(1.5)
+            (bad if n == 0 else good).append(SYSTEM_CLOCK.now())
+            if n == 0:
+                raise ValueError(n)
 
-        return app, work
+        await work.enqueue_many([work.call(n=n) for n in range(101)])
+        started = SYSTEM_CLOCK.now()
+        async with place.running(app):
+            await place.until(lambda: len(bad) == 4)
 
-    first, work = app_with_worker()
-    second, _ = app_with_worker()
-    await work.enqueue_many([work.call(n=n) for n in range(10)])
-    async with place.running(first, slots=1), place.running(second, slots=1):
-        await place.until(lambda: len(seen) == 10)
-
-    assert set(seen.values()) == {1}
+        gaps = [later - earlier for earlier, later in itertools.pairwise(bad)]
+        assert all(gap >= least for gap, least in zip(gaps, (1, 2, 4), strict=True))
+        assert len(good) == 100
+        assert max(good) - started < 5
 
 
-async def test_a_job_longer_than_its_lease_runs_once(place: Place) -> None:
-    app = place.app()
-    calls = 0
+async def test_claimed_messages_that_wait_keep_their_leases(server: SqsServer) -> None:
+    async with place_on(server) as place:
+        seen: Counter[int] = Counter()
 
-    @app.worker("q", lease=3)
-    async def work(*, seconds: float) -> None:
-        nonlocal calls
-        calls += 1
-        await asyncio.sleep(seconds)
+        def app_with_worker() -> tuple[App, Any]:
+            app = place.app()
 
-    await work.enqueue(seconds=8)
-    async with place.running(app, slots=4):
-        await place.until(lambda: calls)
-        await asyncio.sleep(8.5)
-        assert (await counts(app, "q"))[:2] == (0, 0)
+            @app.worker("q", lease=4)
+            async def work(*, n: int) -> None:
+                seen[n] += 1
+                await asyncio.sleep(1.5)
 
-    assert calls == 1
-    assert len(place.events.of(LeasesExtended)) >= 2
-    assert place.events.of(LeaseLost) == []
+            return app, work
+
+        first, work = app_with_worker()
+        second, _ = app_with_worker()
+        await work.enqueue_many([work.call(n=n) for n in range(10)])
+        async with place.running(first, slots=1), place.running(second, slots=1):
+            await place.until(lambda: len(seen) == 10)
+
+        assert set(seen.values()) == {1}
+
+
+async def test_a_job_longer_than_its_lease_runs_once(server: SqsServer) -> None:
+    async with place_on(server) as place:
+        app = place.app()
+        calls = 0
+
+        @app.worker("q", lease=3)
+        async def work(*, seconds: float) -> None:
+            nonlocal calls
+            calls += 1
+            await asyncio.sleep(seconds)
+
+        await work.enqueue(seconds=8)
+        async with place.running(app, slots=4):
+            await place.until(lambda: calls)
+            await asyncio.sleep(8.5)
+            assert (await counts(app, "q"))[:2] == (0, 0)
+
+        assert calls == 1
+        assert len(place.events.of(LeasesExtended)) >= 2
+        assert place.events.of(LeaseLost) == []
 
 
 BODIES = {
@@ -179,143 +142,150 @@ BODIES = {
 }
 
 
-async def test_what_cannot_be_read_is_dead_untouched_and_holds_nobody_up(place: Place) -> None:
-    app = place.app()
-    seen: list[int] = []
+async def test_what_cannot_be_read_is_dead_untouched_and_holds_nobody_up(server: SqsServer) -> None:
+    async with place_on(server) as place:
+        app = place.app()
+        seen: list[int] = []
 
-    @app.worker("q", retry=QUICK)
-    async def work(*, n: int) -> None:
-        seen.append(n)
+        @app.worker("q", retry=QUICK)
+        async def work(*, n: int) -> None:
+            seen.append(n)
 
-    await declare(app, "q")
-    poison = [Message(id=new_message_id(), body=body, type="work") for body in BODIES.values()]
-    await send_raw(app, "q", *poison)
-    await work.enqueue(n=1)
-    async with place.running(app):
-        await place.until(lambda: seen)
-        for _ in range(100):
-            if (await counts(app, "q"))[3] == len(poison):
-                break
-            await asyncio.sleep(0.1)
+        await declare(app, "q")
+        poison = [Message(id=new_message_id(), body=body, type="work") for body in BODIES.values()]
+        await send_raw(app, "q", *poison)
+        await work.enqueue(n=1)
+        async with place.running(app):
+            await place.until(lambda: seen)
+            for _ in range(100):
+                if (await counts(app, "q"))[3] == len(poison):
+                    break
+                await asyncio.sleep(0.1)
 
-    letters = await dead_letters(app, "q")
-    assert {letter.id: letter.body for letter in letters} == {
-        message.id: message.body for message in poison
-    }
-    assert {letter.dead.attempts for letter in letters if letter.dead} == {1}
-    assert {letter.dead.reason for letter in letters if letter.dead} == {"decode"}
+        letters = await dead_letters(app, "q")
+        assert {letter.id: letter.body for letter in letters} == {
+            message.id: message.body for message in poison
+        }
+        assert {letter.dead.attempts for letter in letters if letter.dead} == {1}
+        assert {letter.dead.reason for letter in letters if letter.dead} == {"decode"}
 
 
 @pytest.mark.parametrize("count", [9, 10, 11, 40])
-async def test_headers_survive_failure_dead_letter_and_redrive(place: Place, count: int) -> None:
-    app = place.app()
-    headers = {f"x-{n}": str(n) for n in range(count - 3)} | {
-        "a:b/c d": "odd name",
-        "AWS.name": "",
-        "x" * 200: "\x1b",
-    }
-    seen: list[dict[str, str]] = []
-
-    @app.worker("q", retry=RetryPolicy(max_attempts=2, base=0.01))
-    async def work(job: Job, *, n: int) -> None:
-        seen.append({name: job.headers[name] for name in headers})
-        raise ValueError(n)
-
-    await work.options(headers=headers).enqueue(n=1)
-    async with place.running(app):
-        await place.until(lambda: len(seen) == 2)
-        while (await counts(app, "q"))[3] == 0:
-            await asyncio.sleep(0.05)
-        report = await DeadLetters(await app.broker().driver(), "q").redrive()
-        assert (report.failed, report.is_complete) == (0, True)
-        await place.until(lambda: len(seen) == 4)
-
-    assert seen == [headers] * 4
-
-
-async def test_dead_letters_need_a_queue_that_is_another_one(place: Place) -> None:
-    with pytest.raises(ConfigError, match="own dead-letter queue"):
-        place.app(queues=[QueueSpec(name="q", dead_letter="q")])
-
-
-async def test_a_dead_letter_queue_deleted_meanwhile_loses_nothing(
-    place: Place, proxy: SqsProxy
+async def test_headers_survive_failure_dead_letter_and_redrive(
+    server: SqsServer, count: int
 ) -> None:
-    app = place.app()
-    calls = 0
+    async with place_on(server) as place:
+        app = place.app()
+        headers = {f"x-{n}": str(n) for n in range(count - 3)} | {
+            "a:b/c d": "odd name",
+            "AWS.name": "",
+            "x" * 200: "\x1b",
+        }
+        seen: list[dict[str, str]] = []
 
-    @app.worker("q", lease=5)
-    async def work(*, n: int) -> None:
-        nonlocal calls
-        calls += 1
-        raise DeadLetter(f"no use in {n}")
+        @app.worker("q", retry=RetryPolicy(max_attempts=2, base=0.01))
+        async def work(job: Job, *, n: int) -> None:
+            seen.append({name: job.headers[name] for name in headers})
+            raise ValueError(n)
 
-    await declare(app, "q")
-    settings = SqsSettings(region="us-east-1", endpoint_url=proxy.endpoint)
-    async with SdkClients(settings)(settings, "control") as client:
-        found = await client.list_queues(QueueNamePrefix=place.url.split("/")[3].split("?")[0])
-        (url,) = [url for url in found["QueueUrls"] if url.endswith("-q-dead")]
+        await work.options(headers=headers).enqueue(n=1)
         async with place.running(app):
-            await client.delete_queue(QueueUrl=url)
-            await work.enqueue(n=1)
-            await place.until(lambda: calls)
-            await asyncio.sleep(1)
+            await place.until(lambda: len(seen) == 2)
+            while (await counts(app, "q"))[3] == 0:
+                await asyncio.sleep(0.05)
+            report = await DeadLetters(await app.broker().driver(), "q").redrive()
+            assert (report.failed, report.is_complete) == (0, True)
+            await place.until(lambda: len(seen) == 4)
 
-    ready, leased, delayed, _ = await counts(app, "q")
-    assert ready + leased + delayed == 1
+        assert seen == [headers] * 4
+
+
+async def test_dead_letters_need_a_queue_that_is_another_one(server: SqsServer) -> None:
+    async with place_on(server) as place:
+        with pytest.raises(ConfigError, match="own dead-letter queue"):
+            place.app(queues=[QueueSpec(name="q", dead_letter="q")])
+
+
+async def test_a_dead_letter_queue_deleted_meanwhile_loses_nothing(server: SqsServer) -> None:
+    async with place_on(server) as place:
+        app = place.app()
+        calls = 0
+
+        @app.worker("q", lease=5)
+        async def work(*, n: int) -> None:
+            nonlocal calls
+            calls += 1
+            raise DeadLetter(f"no use in {n}")
+
+        await declare(app, "q")
+        settings = SqsSettings(region="us-east-1", endpoint_url=place.proxy.endpoint)
+        async with SdkClients(settings)(settings, "control") as client:
+            found = await client.list_queues(QueueNamePrefix=place.prefix)
+            (url,) = [url for url in found["QueueUrls"] if url.endswith("-q-dead")]
+            async with place.running(app):
+                await client.delete_queue(QueueUrl=url)
+                await work.enqueue(n=1)
+                await place.until(lambda: calls)
+                await asyncio.sleep(1)
+
+        ready, leased, delayed, _ = await counts(app, "q")
+        assert ready + leased + delayed == 1
 
 
 @pytest.mark.parametrize("delay", [-1.0, 0.0])
-async def test_a_delay_that_is_over_means_now(place: Place, delay: float) -> None:
-    app = place.app()
-    seen: list[int] = []
+async def test_a_delay_that_is_over_means_now(server: SqsServer, delay: float) -> None:
+    async with place_on(server) as place:
+        app = place.app()
+        seen: list[int] = []
 
-    @app.worker("q")
-    async def work(job: Job, *, n: int) -> None:
-        seen.append(n * job.attempt)
+        @app.worker("q")
+        async def work(job: Job, *, n: int) -> None:
+            seen.append(n * job.attempt)
 
-    await work.options(delay=delay).enqueue(n=1)
-    async with place.running(app):
-        await place.until(lambda: seen)
+        await work.options(delay=delay).enqueue(n=1)
+        async with place.running(app):
+            await place.until(lambda: seen)
 
-    assert seen == [1]
+        assert seen == [1]
 
 
-async def test_delays_are_never_early_and_not_counted(place: Place) -> None:
-    app = place.app()
-    seen: dict[float, tuple[float, int]] = {}
-    started = SYSTEM_CLOCK.now()
+async def test_delays_are_never_early_and_not_counted(server: SqsServer) -> None:
+    async with place_on(server) as place:
+        app = place.app()
+        seen: dict[float, tuple[float, int]] = {}
+        started = SYSTEM_CLOCK.now()
 
-    @app.worker("q")
-    async def work(job: Job, *, delay: float) -> None:
-        seen[delay] = (SYSTEM_CLOCK.now() - started, job.attempt)
+        @app.worker("q")
+        async def work(job: Job, *, delay: float) -> None:
+            seen[delay] = (SYSTEM_CLOCK.now() - started, job.attempt)
 
-    delays = [0.4, 1.0, 2.5]
-    for delay in delays:
-        await work.options(delay=delay).enqueue(delay=delay)
-    async with place.running(app):
-        await place.until(lambda: len(seen) == len(delays))
+        delays = [0.4, 1.0, 2.5]
+        for delay in delays:
+            await work.options(delay=delay).enqueue(delay=delay)
+        async with place.running(app):
+            await place.until(lambda: len(seen) == len(delays))
 
-    for delay, (waited, attempt) in seen.items():
-        assert waited >= delay
-        assert attempt == 1
+        for delay, (waited, attempt) in seen.items():
+            assert waited >= delay
+            assert attempt == 1
 
 
 async def test_a_delay_beyond_fifteen_minutes_is_stored_with_the_moment_it_ends(
-    place: Place,
+    server: SqsServer,
 ) -> None:
-    app = place.app()
+    async with place_on(server) as place:
+        app = place.app()
 
-    @app.worker("q")
-    async def work(*, n: int) -> None: ...
+        @app.worker("q")
+        async def work(*, n: int) -> None: ...
 
-    await work.options(delay=86_400).enqueue(n=1)
+        await work.options(delay=86_400).enqueue(n=1)
 
-    assert await counts(app, "q") == (0, 0, 1, 0)
+        assert await counts(app, "q") == (0, 0, 1, 0)
 
 
 async def test_a_fifo_queue_refuses_a_delayed_enqueue(server: SqsServer) -> None:
-    async with settled(Place(server.url(f"c{secrets.token_hex(4)}", fifo="true"))) as place:
+    async with place_on(server, fifo="true") as place:
         app = place.app()
 
         @app.worker("q")
@@ -327,44 +297,45 @@ async def test_a_fifo_queue_refuses_a_delayed_enqueue(server: SqsServer) -> None
 
 @pytest.mark.parametrize("sample", sorted(path.name for path in SAMPLES.glob("*.json")))
 async def test_what_other_programs_send_reaches_a_worker_as_the_sample_says(
-    place: Place, sample: str, server: SqsServer
+    server: SqsServer, sample: str
 ) -> None:
-    wanted = json.loads((SAMPLES / sample).read_text())
-    message = wanted["sqs"]["message"]
-    unwraps = "sns" in sample and "raw" not in sample
-    app = Place(place.url + ("&unwrap_sns=true" if unwraps else "")).app()
-    seen: list[tuple[Any, dict[str, str]]] = []
+    async with place_on(server) as place:
+        wanted = json.loads((SAMPLES / sample).read_text())
+        message = wanted["sqs"]["message"]
+        unwraps = "sns" in sample and "raw" not in sample
+        app = Place(place.url + ("&unwrap_sns=true" if unwraps else "")).app()
+        seen: list[tuple[Any, dict[str, str]]] = []
 
-    @app.worker("q", codec="json", foreign=True)
-    async def work(job: Job, payload: dict[str, Any]) -> None:
-        seen.append((payload, dict(job.headers)))
+        @app.worker("q", codec="json", foreign=True)
+        async def work(job: Job, payload: dict[str, Any]) -> None:
+            seen.append((payload, dict(job.headers)))
 
-    await declare(app, "q")
-    await send_native(place, server, message)
-    place.apps.append(app)
-    async with place.running(app):
-        for _ in range(200):
-            if seen or (await counts(app, "q"))[3]:
-                break
-            await asyncio.sleep(0.05)
+        await declare(app, "q")
+        await send_native(place, server, message)
+        place.apps.append(app)
+        async with place.running(app):
+            for _ in range(200):
+                if seen or (await counts(app, "q"))[3]:
+                    break
+                await asyncio.sleep(0.05)
 
-    if wanted["expect"].get("offloaded"):
-        assert seen == []
-        assert await reasons(app, "q") == ["payload-offloaded"]
-    else:
-        ((payload, headers),) = seen
-        expect = wanted["expect"]
-        if "payload" in expect:
-            assert payload == expect["payload"]
-            assert headers["event_type"] == expect["headers"]["event_type"]
-            assert json.loads(headers["tenant"]) == expect["headers"]["tenant"]
-            assert expect["trace_id"] in headers["traceparent"]
+        if wanted["expect"].get("offloaded"):
+            assert seen == []
+            assert await reasons(app, "q") == ["payload-offloaded"]
         else:
-            records = len(payload.get("Records", ()))
-            assert records == expect.get("records", records)
+            ((payload, headers),) = seen
+            expect = wanted["expect"]
+            if "payload" in expect:
+                assert payload == expect["payload"]
+                assert headers["event_type"] == expect["headers"]["event_type"]
+                assert json.loads(headers["tenant"]) == expect["headers"]["tenant"]
+                assert expect["trace_id"] in headers["traceparent"]
+            else:
+                records = len(payload.get("Records", ()))
+                assert records == expect.get("records", records)
 
 
-async def send_native(place: Place, server: SqsServer, message: dict[str, Any]) -> None:
+async def send_native(place: SqsPlace, server: SqsServer, message: dict[str, Any]) -> None:
     settings = SqsSettings(region=server.region, endpoint_url=server.endpoint)
     attributes = {
         name: {
@@ -373,7 +344,7 @@ async def send_native(place: Place, server: SqsServer, message: dict[str, Any]) 
         }
         for name, value in message.get("MessageAttributes", {}).items()
     }
-    prefix = place.url.split("/")[3].split("?")[0]
+    prefix = place.prefix
     async with SdkClients(settings)(settings, "control") as client:
         url = (await client.get_queue_url(QueueName=f"{prefix}-q"))["QueueUrl"]
         await client.send_message(
@@ -381,90 +352,68 @@ async def send_native(place: Place, server: SqsServer, message: dict[str, Any]) 
         )
 
 
-@pytest.mark.parametrize("mood", ["refuse", "close", "hang", "503"])
-async def test_an_outage_is_waited_out_quietly(
-    place: Place, proxy: SqsProxy, mood: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    app = place.app()
-    seen: list[int] = []
+MOODS = ["refuse", "close", "hang", "503"]
 
-    @app.worker("q")
-    async def work(*, n: int) -> None:
-        seen.append(n)
 
-    await work.enqueue(n=1)
-    async with place.running(app) as running:
-        await place.until(lambda: seen == [1])
-        caplog.clear()
-        proxy.be(mood)
-        started = SYSTEM_CLOCK.now()
-        with caplog.at_level(logging.INFO):
+@pytest.mark.parametrize("mood", MOODS)
+async def test_an_outage_is_waited_out_quietly(server: SqsServer, mood: Any) -> None:
+    async with place_on(server, timeout=3) as place:
+        app = place.app()
+        seen: list[int] = []
+
+        @app.worker("q")
+        async def work(*, n: int) -> None:
+            seen.append(n)
+
+        await work.enqueue(n=1)
+        async with place.running(app) as running:
+            await place.until(lambda: seen == [1])
+            place.lines.said.clear()
+            place.proxy.be(mood)
+            started = SYSTEM_CLOCK.now()
             await place.until(lambda: running.runner.state == "degraded")
             await asyncio.sleep(3)
-        assert len(caplog.records) < 2 * (SYSTEM_CLOCK.now() - started) + 2
-        proxy.be("pass")
-        await work.enqueue(n=2)
-        await place.until(lambda: seen == [1, 2])
-        await place.until(lambda: running.runner.state == "ready")
+            assert 0 < len(place.lines.said) < 2 * (SYSTEM_CLOCK.now() - started)
+            place.proxy.be("pass")
+            await work.enqueue(n=2)
+            await place.until(lambda: seen == [1, 2])
+            await place.until(lambda: running.runner.state == "ready")
 
 
-@pytest.mark.slow
-async def test_half_of_all_calls_throttled_for_a_minute_loses_no_message_and_no_lease(
-    faulty: Place, caplog: pytest.LogCaptureFixture
-) -> None:
-    app = faulty.app()
-    done: Counter[int] = Counter()
+@pytest.mark.parametrize("mood", MOODS)
+async def test_a_start_without_a_server_is_patient_and_quiet(server: SqsServer, mood: Any) -> None:
+    async with place_on(server, timeout=3) as place:
+        app = place.app()
+        seen: list[int] = []
 
-    @app.worker("q", lease=30, retry=RetryPolicy(max_attempts=5))
-    async def work(*, n: int) -> None:
-        await asyncio.sleep(2)
-        done[n] += 1
+        @app.worker("q")
+        async def work(*, n: int) -> None:
+            seen.append(n)
 
-    await declare(app, "q")
-    with caplog.at_level(logging.INFO):
-        async with faulty.running(app, slots=10):
-            faults.often("*", 0.5, fault.throttled())
-            started = SYSTEM_CLOCK.now()
-            count = 0
-            while SYSTEM_CLOCK.now() - started < 60:
-                await work.enqueue_many([work.call(n=count + n) for n in range(10)])
-                count += 10
-                await asyncio.sleep(3)
-            faults.stop()
-            await faulty.until(lambda: len(done) == count)
+        place.proxy.be(mood)
+        runner = Runner(app, log=False)
+        task = asyncio.create_task(runner.run(handle_signals=False))
+        started = SYSTEM_CLOCK.now()
+        await asyncio.sleep(4)
+        await place.until(lambda: place.lines.said)
+        assert runner.state == "starting"
+        assert len(place.lines.said) < 2 * (SYSTEM_CLOCK.now() - started)
 
-    assert faulty.events.of(LeaseLost) == []
-    assert set(done.values()) == {1}
-    assert len(caplog.records) < 60
+        place.proxy.be("pass")
+        await work.enqueue(n=1)
+        await place.until(lambda: seen)
+        runner.stop()
+        await task
 
 
-@pytest.mark.slow
-async def test_twenty_groups_keep_their_order_with_eight_slots_and_failures(
+async def test_half_of_all_calls_throttled_loses_no_message_and_no_lease(
     server: SqsServer,
 ) -> None:
-    place = Place(server.url(f"c{secrets.token_hex(4)}", fifo="true", max_wait=2))
-    app = place.app()
-    done: dict[str, list[int]] = {}
-    failures: Counter[str] = Counter()
+    await campaign.throttling_is_sat_out(server, 10)
 
-    @app.worker("q", retry=RetryPolicy(max_attempts=20, base=0.01))
-    async def work(*, group: str, n: int) -> None:
-        await asyncio.sleep(secrets.randbelow(30) / 1000)
-        if secrets.randbelow(20) == 0:
-            failures[group] += 1
-            raise ValueError(n)
-        done.setdefault(group, []).append(n)
 
-    for n in range(10):
-        for group in range(20):
-            name = f"g{group}"
-            await work.options(group=name).enqueue(group=name, n=n)
-    async with place.running(app, slots=8):
-        await place.until(lambda: sum(map(len, done.values())) == 200)
-    await place.aclose()
-
-    assert done == {f"g{group}": list(range(10)) for group in range(20)}
-    assert failures.total() > 0
+async def test_groups_keep_their_order_with_eight_slots_and_failures(server: SqsServer) -> None:
+    await campaign.groups_keep_their_order(server, groups=20, messages=5)
 
 
 async def test_ten_long_polls_do_not_delay_a_heartbeat(server: SqsServer) -> None:
@@ -493,27 +442,27 @@ async def test_ten_long_polls_do_not_delay_a_heartbeat(server: SqsServer) -> Non
     assert slowest < 1
 
 
-@pytest.mark.parametrize("mood", ["refuse", "close", "hang", "503"])
-async def test_a_start_without_a_server_is_patient_and_quiet(
-    place: Place, proxy: SqsProxy, mood: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    app = place.app()
-    seen: list[int] = []
+async def test_a_heartbeat_is_in_time_beside_ten_polled_queues(server: SqsServer) -> None:
+    async with place_on(server) as place:
+        app = place.app()
+        calls = 0
 
-    @app.worker("q")
-    async def work(*, n: int) -> None:
-        seen.append(n)
+        @app.worker("q", lease=6)
+        async def work(*, seconds: float) -> None:
+            nonlocal calls
+            calls += 1
+            await asyncio.sleep(seconds)
 
-    proxy.be(mood)
-    runner = Runner(app, log=False)
-    with caplog.at_level(logging.INFO):
-        task = asyncio.create_task(runner.run(handle_signals=False))
-        await asyncio.sleep(4)
-    assert runner.state == "starting"
-    assert len(caplog.records) < 8
+        for nth in range(10):
 
-    proxy.be("pass")
-    await work.enqueue(n=1)
-    await place.until(lambda: seen)
-    runner.stop()
-    await task
+            @app.worker(f"idle-{nth}", name="idle")
+            async def idle(*, n: int) -> None: ...
+
+        await work.enqueue(seconds=9)
+        async with place.running(app, slots=20):
+            await place.until(lambda: calls)
+            await asyncio.sleep(9.5)
+
+        assert calls == 1
+        assert len(place.events.of(LeasesExtended)) >= 3
+        assert place.events.of(LeaseLost) == []
