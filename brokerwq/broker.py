@@ -266,6 +266,9 @@ class Broker:
         driver = await self._connected()
         if queue not in self._declared:
             spec = self._specs.get(queue)
+            if spec is not None and spec.declare == "never":
+                # Who only sends to somebody else's queue has nothing to do with its dead letters.
+                spec = replace(spec, on_dead="hold")
             if spec is not None:
                 await self._in_time(_declare(driver, spec), "declare")
             self._declared.add(queue)
@@ -309,11 +312,7 @@ def _label(text: object, what: str) -> str:
 
 
 async def _declare(driver: Driver, spec: QueueSpec) -> None:
-    asked = spec.asked
-    if asked.declare == "never":
-        # Whoever only sends to somebody else's queue has nothing to do with its dead letters.
-        asked = replace(asked, on_dead="hold")
-    differences = await driver.declare(asked, check_only=spec.declare != "create")
+    differences = await driver.declare(spec.asked, check_only=spec.declare != "create")
     if differences:
         raise QueueMismatchError("; ".join(map(str, differences)))
 
