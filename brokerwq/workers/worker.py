@@ -58,14 +58,14 @@ class _Worker(Generic[P, R_co]):
         """The queue it is bound to."""
         return self._plan.options.queue
 
+    def route(self) -> Route:
+        """What a runner needs to know."""
+        return self._plan.route()
+
     @property
     def holds_dead(self) -> bool:
         """Whether its queue has no dead-letter queue, and keeps what would go there."""
         return self._plan.options.on_dead == "hold"
-
-    def route(self) -> Route:
-        """What a runner needs to know."""
-        return self._plan.route()
 
     async def _send(self, message: Message, sending: Sending) -> str:
         if sending.tx is None:
