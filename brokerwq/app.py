@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, Unpack, overload
 
 from brokerwq._runtime.children import send_by_kind
-from brokerwq.backoff import RetryPolicy
+from brokerwq.backoff import RetryPolicy, check_policy
 from brokerwq.clock import SYSTEM_CLOCK, Clock
-from brokerwq.codecs import Codec
+from brokerwq.codecs import AnyCodec
 from brokerwq.driver.protocol import Driver, QueueSpec
 from brokerwq.driver.registry import redacted
 from brokerwq.durations import Seconds
@@ -22,20 +22,14 @@ from brokerwq.errors import ConfigError
 from brokerwq.events import Instrumentation, Listener
 from brokerwq.job import Child
 from brokerwq.message import Message
-from brokerwq.middleware import Middleware
+from brokerwq.middleware import Middleware, check_layers
 from brokerwq.once import Once, Strategy, once_of
 from brokerwq.place import Changes, Elsewhere, Lifespan, Place, selected
 from brokerwq.reports import RunReport, SendReport
 from brokerwq.workers.bulk import Outgoing
 from brokerwq.workers.decorating import AnyWorker, BatchDecorator, WorkerDecorator, decorator
 from brokerwq.workers.names import check_name
-from brokerwq.workers.options import (
-    Key,
-    WorkerKeywords,
-    WorkerOptions,
-    check_layers,
-    check_policy,
-)
+from brokerwq.workers.options import Key, OnDead, OnUnknown, WorkerKeywords, WorkerOptions
 from brokerwq.workers.registry import Registry
 
 if TYPE_CHECKING:
@@ -180,8 +174,10 @@ class App:
         key: Key | None = None,
         once: Once | Strategy | None = None,
         key_version: int = 1,
-        codec: Codec | Literal["json", "bytes"] | None = None,
+        codec: AnyCodec | None = None,
         foreign: bool = False,
+        on_unknown: OnUnknown = "dead-letter",
+        on_dead: OnDead = "dead-letter",
         batch: int | None = None,
         batch_wait: Seconds = 0.0,
         middleware: Sequence[Middleware] = (),
@@ -205,9 +201,11 @@ class App:
             once: Keep the work from being done twice: ``marker``, ``transactional`` or
                 ``lease_tx``, or an ``Once`` with its policies. Needs a store.
             key_version: Raise it when the same key is to mean other work.
-            codec: ``json``, ``bytes`` or one of yours; None goes by the payload's type.
+            codec: A codec or its name; None goes by the payload's type.
             foreign: Take the messages without a type, on a queue that somebody else fills
                 and that is never declared.
+            on_unknown: ``leave`` foreign messages of a type without a worker to others.
+            on_dead: ``hold`` in the queue what would be a dead letter.
             batch: Messages in one call; the worker then has its queue to itself.
             batch_wait: Seconds to wait for a full batch.
             middleware: Around this worker's jobs.
@@ -230,6 +228,8 @@ class App:
             key_version=key_version,
             codec=codec,
             foreign=foreign,
+            on_unknown=on_unknown,
+            on_dead=on_dead,
             batch=batch,
             batch_wait=batch_wait,
             middleware=around,

@@ -141,3 +141,15 @@ def _check_attempts(attempts: object) -> None:
     ):
         msg = f"max_attempts must be 1 to {MAX_ATTEMPTS_LIMIT}, not {attempts!r:.200}"
         raise ConfigError(msg)
+
+
+def check_policy(retry: object) -> RetryPolicy:
+    """Return ``retry`` if it is a policy.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if not isinstance(retry, RetryPolicy):
+        msg = f"retry must be a RetryPolicy, not {retry!r:.200}"
+        raise ConfigError(msg)
+    return retry

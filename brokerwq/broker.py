@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from brokerwq._runtime.pauses import Pauses
@@ -265,6 +266,9 @@ class Broker:
         driver = await self._connected()
         if queue not in self._declared:
             spec = self._specs.get(queue)
+            if spec is not None and spec.declare == "never":
+                # Who only sends to somebody else's queue has nothing to do with its dead letters.
+                spec = replace(spec, on_dead="hold")
             if spec is not None:
                 await self._in_time(_declare(driver, spec), "declare")
             self._declared.add(queue)

@@ -56,8 +56,9 @@ class JobEnded(Event):
 
     Attributes:
         outcome: ``done``, ``failed``, ``timeout``, ``snoozed``, ``discarded``,
-            ``dead-lettered``, ``lost``, ``cancelled``, ``put-back`` (never started) or
-            ``duplicate`` (done before, by its key; acked).
+            ``dead-lettered``, ``lost``, ``cancelled``, ``put-back`` (never started),
+            ``duplicate`` (done before, by its key; acked) or ``held`` (given up on, where
+            there is no dead-letter queue).
         counted: Whether the attempt counts.
         seconds: Time in the handler; 0 where it was never called.
         error_type: Class name of the exception; empty without one.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
+
+from brokerwq.errors import ConfigError
 
 if TYPE_CHECKING:
     from brokerwq.job import Job
@@ -31,3 +33,23 @@ def _around(layer: Middleware, inner: Next) -> Next:
         return await layer(job, inner)
 
     return call
+
+
+def check_layers(middleware: object) -> tuple[Middleware, ...]:
+    """``middleware`` as a tuple.
+
+    Raises:
+        ConfigError: it is no list, or holds what cannot be called with a job.
+    """
+    if isinstance(middleware, str) or not isinstance(middleware, Sequence):
+        msg = f"middleware must be a list of async callables, not {middleware!r:.200}"
+        raise ConfigError(msg)
+    layers = cast("Sequence[object]", middleware)  # whatever they are, they are objects
+    for layer in layers:
+        if isinstance(layer, type):
+            msg = f"middleware {layer.__name__} is a class: give an instance of it"
+            raise ConfigError(msg)
+        if not callable(layer):
+            msg = f"middleware {layer!r:.200} cannot be called"
+            raise ConfigError(msg)
+    return tuple(cast("Sequence[Middleware]", layers))  # as far as can be told without a call

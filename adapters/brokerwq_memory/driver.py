@@ -119,8 +119,9 @@ class MemoryDriver:
             queues = self._space.queues
             found = queues.get(like.canonical(spec.name))
             if check_only:
-                for name in (spec.name, dead_letter):
-                    self._space.queue(name)
+                self._space.queue(spec.name)
+                if spec.on_dead != "hold":
+                    self._space.queue(dead_letter)
             differences = _differences(spec, found, like, is_final=check_only)
             if differences or check_only:
                 return differences
@@ -210,7 +211,9 @@ def _differences(
         settled = False
     else:
         settled = True
-        pairs.append(("dead_letter", like.canonical(spec.dead_letter_queue), found.dead_letter))
+        wanted_dead = like.canonical(spec.dead_letter_queue)
+        if spec.on_dead != "hold":
+            pairs.append(("dead_letter", wanted_dead, found.dead_letter))
     if not like.keeps_limits:
         if spec.retention is not None and spec.retention != math.inf:
             pairs.append(("retention", spec.retention, math.inf))

@@ -22,6 +22,7 @@ from brokerwq.driver import (
 )
 from brokerwq.driver.doctor import Finding
 from brokerwq.driver.rules import rabbitmq as rules
+from brokerwq.driver.support import no_dead_letter_queue
 from brokerwq.durations import positive_seconds, seconds_of
 from brokerwq.errors import PermissionDeniedError, QueueNotFoundError, UnsupportedError
 from brokerwq.message import Message
@@ -175,6 +176,10 @@ class RabbitDriver:
         topology.check(spec, self._capabilities.max_lease)
         if spec.declare == "never":
             await self._adopt(spec)
+            dead = spec.dead_letter_queue
+            is_needed = check_only and spec.on_dead != "hold"
+            if is_needed and not await self._control.exists(dead):
+                raise no_dead_letter_queue(spec)
             return []
         differences, missing = await self._survey(spec)
         if check_only or spec.declare == "check":

@@ -43,9 +43,10 @@ def check(db: sqlite3.Connection, _: Moment, spec: QueueSpec) -> list[Difference
         QueueNotFoundError: the queue or its dead-letter queue is missing.
     """
     found = _find(db, spec.name)
-    for name, is_there in ((spec.name, found), (spec.dead_letter_queue, None)):
-        if is_there is None and _find(db, name) is None:
-            raise no_queue(name)
+    if found is None:
+        raise no_queue(spec.name)
+    if spec.on_dead != "hold" and _find(db, spec.dead_letter_queue) is None:
+        raise no_queue(spec.dead_letter_queue)
     return _differences(spec, found, is_final=True)
 
 
@@ -109,7 +110,7 @@ def _differences(
         pairs.append(("retention", spec.retention, math.inf))
     if found is not None:
         _, dead_letter = found
-        if is_final or dead_letter is not None:
+        if spec.on_dead != "hold" and (is_final or dead_letter is not None):
             pairs.append(("dead_letter", spec.dead_letter_queue, dead_letter))
     return [
         Difference(queue=spec.name, property=name, wanted=wanted, found=actual)

@@ -224,6 +224,7 @@ class Polls:
                     receives=received.receives,
                     lease_left=receipt.until - now,
                     defect=received.defect,
+                    defect_reason="payload-offloaded" if received.is_offloaded else "decode",
                 )
             )
         return taken

@@ -33,6 +33,7 @@ class Received:
         message: Its decoded self.
         receives: How often the broker has handed it out.
         defect: What could not be read.
+        is_offloaded: The body only says where in S3 the payload is.
         is_foreign: Somebody else wrote it: a copy keeps body and attributes as they are.
         body: The native body.
         attributes: The native attributes.
@@ -43,6 +44,7 @@ class Received:
     message: Message
     receives: int
     defect: str
+    is_offloaded: bool
     is_foreign: bool
     body: str
     attributes: Mapping[str, Mapping[str, Any]]
@@ -77,14 +79,16 @@ def read(native: Mapping[str, Any], *, unwrap_sns: bool = False) -> Received:
         raw = _raw(native, attributes, system)
         if unwrap_sns:
             body, headers = _without_sns(body, headers, raw)
-        if any(name in attributes for name in _POINTERS):
-            defects.append("payload-offloaded: the body only says where in S3 the payload is")
+    is_offloaded = bool(raw) and any(name in attributes for name in _POINTERS)
+    if is_offloaded:
+        defects.append("the body only says where in S3 the payload is")
     message, unread = envelope.decode(headers, body)
     message = _completed(message, native, system, raw)
     return Received(
         message=message,
         receives=_count(system.get("ApproximateReceiveCount")),
         defect=", ".join(part for part in (*defects, defect, unread) if part),
+        is_offloaded=is_offloaded,
         is_foreign=is_foreign,
         body=text,
         attributes=attributes,

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from brokerwq.driver import Difference, QueueSpec
 from brokerwq.driver.rules import sqs as rules
 from brokerwq.driver.rules.sqs import LONGEST_RETENTION
-from brokerwq.errors import QueueMismatchError, QueueNotFoundError
+from brokerwq.driver.support import no_dead_letter_queue
+from brokerwq.errors import PermissionDeniedError, QueueMismatchError, QueueNotFoundError
 from brokerwq_sqs.client import Api
 from brokerwq_sqs.names import name_of_arn
-from brokerwq_sqs.queues import Queues, json_attribute, redrive_policy
+from brokerwq_sqs.queues import Queue, Queues, json_attribute, redrive_policy
 
 Attributes = Mapping[str, str]
 
@@ -40,7 +41,9 @@ class Topology:
         check_spec(spec, self._queues)
         if spec.declare == "never":
             # Somebody else's: it has to be there, and is as it is.
-            await self._queues.find(spec.name)
+            found = await self._queues.find(spec.name)
+            if check_only and spec.on_dead != "hold":
+                await self._require_dead_letter(spec, found)
             return []
         may_create = spec.declare == "create" and not check_only
         found = await self._look(spec.name, must_exist=not may_create)
@@ -58,6 +61,15 @@ class Topology:
                 found = await self._look(spec.name, must_exist=True)
                 return differences_of(spec, found, None, self._queues)
         return []
+
+    async def _require_dead_letter(self, spec: QueueSpec, found: Queue) -> None:
+        self._queues.remember(spec)
+        try:
+            await self._queues.dead_letter(found)
+        except QueueNotFoundError as exc:
+            raise no_dead_letter_queue(spec) from exc
+        except PermissionDeniedError:
+            pass  # it may be there: the first dead letter tells
 
     async def _look(self, queue: str, *, must_exist: bool) -> Attributes | None:
         try:

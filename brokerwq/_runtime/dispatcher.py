@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 
 from brokerwq._runtime.execution import Ended, Shared, Work, execute
 from brokerwq._runtime.lane import Lane
@@ -15,6 +16,7 @@ from brokerwq._runtime.verdict import Verdict, is_crash_suspect
 from brokerwq.errors import DriverError, LeaseLostError
 from brokerwq.events import DeadLettered, JobEnded, JobStarted
 
+_HELD_PAUSE = 60.0
 _TWIN_PAUSE = 1.0
 """Seconds after which a message is offered again whose id still runs in this process."""
 
@@ -54,23 +56,20 @@ class Dispatcher:
         if self.is_isolating or self.is_stopping:
             self.put_back(lane, held)
             return
-        delivery = held.delivery
-        message = delivery.message
-        route = lane.route_of(message.type)
+        route = lane.route_of(held)
         now = self._shared.clock.utcnow()
-        if delivery.defect:
-            problem = f"unreadable envelope: {delivery.defect}"
-            self._end(lane, held, lane.judge.undecodable(delivery, problem, now))
+        if route is None or held.view.defect:
+            self._end(lane, held, self._verdict_on_stranger(lane, held, now))
             return
-        if route is None:
-            self._end(lane, held, lane.judge.unknown_type(delivery, now))
-            return
+        delivery = held.view
         max_attempts = route.retry.max_attempts
-        verdict = lane.judge.before_start(delivery, max_attempts=max_attempts, now=now)
-        if verdict is None and message.id in self._ids:
+        verdict = lane.judge.before_start(
+            delivery, max_attempts=max_attempts, now=now, reading=held.reading
+        )
+        if verdict is None and delivery.message.id in self._ids:
             verdict = lane.judge.not_started(delivery, _TWIN_PAUSE, now=now)
         if verdict is not None:
-            self._end(lane, held, verdict)
+            self._end(lane, held, verdict, route=route)
         elif is_crash_suspect(delivery, max_attempts):
             self._suspect(lane, held, route)
         elif lane.buffer is not None:
@@ -79,19 +78,30 @@ class Dispatcher:
         else:
             self.start_alone(route, held)
 
+    def _verdict_on_stranger(self, lane: Lane, held: Held, now: datetime) -> Verdict:
+        """What becomes of a message that cannot be read, or that nobody here runs."""
+        delivery = held.view
+        if delivery.defect:
+            # What the codec says of another program's message is said by itself.
+            where = "unreadable envelope: " if held.delivery.defect else ""
+            return lane.judge.undecodable(delivery, f"{where}{delivery.defect}", now)
+        if not held.delivery.message.type and lane.strangers.leaves_unknown:
+            return lane.judge.left(delivery, now)
+        return lane.judge.unknown_type(delivery, now)
+
     def start_alone(self, route: Route, held: Held) -> None:
         """Give ``held`` to the slots by itself."""
         self._remember(held)
         self.slots.put(Work(route, [held]))
 
     def _remember(self, held: Held) -> None:
-        if held.delivery.message.id:
-            self._ids[held.delivery.message.id] = held
+        if held.view.message.id:
+            self._ids[held.view.message.id] = held
 
     def _forget(self, held: Held) -> None:
         # Another copy, turned away because this id runs, must not end the watch over it.
-        if self._ids.get(held.delivery.message.id) is held:
-            del self._ids[held.delivery.message.id]
+        if self._ids.get(held.view.message.id) is held:
+            del self._ids[held.view.message.id]
 
     def start_batch(self, route: Route, helds: list[Held]) -> None:
         """Give the messages of one batch call to the slots."""
@@ -101,7 +111,7 @@ class Dispatcher:
         """Return a message unrun and uncounted, for somebody else."""
         self._forget(held)
         now = self._shared.clock.utcnow()
-        self._end(lane, held, lane.judge.not_started(held.delivery, delay, now=now))
+        self._end(lane, held, lane.judge.not_started(held.view, delay, now=now))
 
     def put_back_stale(self, works: Sequence[Work]) -> None:
         """Return what has waited too long for a slot."""
@@ -128,23 +138,21 @@ class Dispatcher:
         if not work.helds:
             return
         for ended in await execute(self._shared, work, self._announce):
-            self._finish(ended.held, self._verdict(ended, work), ended)
+            self._finish(ended.held, self._verdict(ended, work), ended, work.route)
 
     def _announce(self, work: Work) -> None:
         if self._shared.instrumentation is None or not self._shared.detailed:
             return
         emit = self._shared.instrumentation.emit
         for held in work.helds:
-            message = held.delivery.message
-            attempt = held.delivery.attempt
+            message = held.view.message
+            attempt = held.view.attempt
             emit(
-                JobStarted(
-                    queue=held.delivery.queue, type=message.type, id=message.id, attempt=attempt
-                )
+                JobStarted(queue=held.view.queue, type=message.type, id=message.id, attempt=attempt)
             )
 
     def _verdict(self, ended: Ended, work: Work) -> Verdict:
-        delivery = ended.held.delivery
+        delivery = ended.held.view
         judge = self._lane_of(ended.held).judge
         now = self._shared.clock.utcnow()
         if ended.undecodable:
@@ -164,21 +172,42 @@ class Dispatcher:
             now=now,
         )
 
-    def _finish(self, held: Held, verdict: Verdict, ended: Ended | None = None) -> None:
-        self._end(self._lane_of(held), held, verdict, ended)
+    def _finish(
+        self,
+        held: Held,
+        verdict: Verdict,
+        ended: Ended | None = None,
+        route: Route | None = None,
+    ) -> None:
+        self._end(self._lane_of(held), held, verdict, ended, route)
 
     # -- settling -------------------------------------------------------------------------
 
-    def _end(self, lane: Lane, held: Held, verdict: Verdict, ended: Ended | None = None) -> None:
+    def _end(
+        self,
+        lane: Lane,
+        held: Held,
+        verdict: Verdict,
+        ended: Ended | None = None,
+        route: Route | None = None,
+    ) -> None:
+        if verdict.operation == "dead_letter" and lane.spec.on_dead == "hold":
+            verdict = lane.judge.held(
+                held.view,
+                verdict,
+                # Longer than what a drain waits for: this one does not come to an end.
+                pause=lane.longest_wait + _HELD_PAUSE,
+                max_attempts=0 if route is None else route.retry.max_attempts,
+            )
         is_news = self._shared.detailed or verdict.label != "done"
         if is_news and self._shared.instrumentation is not None:
-            message = held.delivery.message
+            message = held.view.message
             self._shared.instrumentation.emit(
                 JobEnded(
                     queue=lane.queue,
                     type=message.type,
                     id=message.id,
-                    attempt=held.delivery.attempt,
+                    attempt=held.view.attempt,
                     outcome=verdict.label,
                     counted=verdict.counted,
                     seconds=ended.seconds if ended else 0.0,
@@ -190,7 +219,7 @@ class Dispatcher:
         lane.settler.settle(held, verdict, self._concluded)
 
     def _concluded(self, request: Settle, error: DriverError | None) -> None:
-        message = request.held.delivery.message
+        message = request.held.view.message
         self._forget(request.held)
         verdict = request.verdict
         if isinstance(error, LeaseLostError):

@@ -7,7 +7,7 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context, copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, cast
 
 import anyio
@@ -24,7 +24,7 @@ from brokerwq._runtime.guard import Admission, Skip
 from brokerwq._runtime.leases import Held
 from brokerwq._runtime.route import Route
 from brokerwq.clock import Clock
-from brokerwq.errors import EnvelopeError
+from brokerwq.errors import EnvelopeError, PayloadError
 from brokerwq.events import Instrumentation, TimeLimitOverrun
 from brokerwq.job import Child, Job, Lease
 from brokerwq.middleware import compose
@@ -159,12 +159,11 @@ async def execute(shared: Shared, work: Work, started: Callable[[Work], object])
     payloads: list[object] = []
     running: list[Held] = []
     for held in work.helds:
-        job = _job(shared, route, held, deadline)
-        payload, problem = _decode(route, job)
+        payload, key, problem = _decode(route, held)
         if problem:
             endeds.append(Ended(held, Done(), undecodable=problem))
             continue
-        jobs.append(job)
+        jobs.append(_job(shared, route, held, deadline, key))
         payloads.append(payload)
         running.append(held)
     if not running:
@@ -184,10 +183,11 @@ async def execute(shared: Shared, work: Work, started: Callable[[Work], object])
     return endeds + await _run(shared, work, jobs, payloads, deadline, admission=admission)
 
 
-def _job(shared: Shared, route: Route, held: Held, deadline: float | None) -> Job:
-    delivery = held.delivery
+def _job(shared: Shared, route: Route, held: Held, deadline: float | None, key: str | None) -> Job:
+    delivery = held.view
+    message = delivery.message
     return Job(
-        message=delivery.message,
+        message=message if key is None else replace(message, key=key),
         queue=delivery.queue,
         attempt=delivery.attempt,
         max_attempts=route.retry.max_attempts,
@@ -197,13 +197,20 @@ def _job(shared: Shared, route: Route, held: Held, deadline: float | None) -> Jo
     )
 
 
-def _decode(route: Route, job: Job) -> tuple[object, str]:
+def _decode(route: Route, held: Held) -> tuple[object, str | None, str]:
+    """The payload, the key that only the payload says, and why there is neither."""
+    foreign, reading = route.foreign, held.reading
     try:
-        return route.decode(job.message), ""
-    except EnvelopeError as error:
-        return None, str(error) or "the body cannot be read"
+        if foreign is None or reading is None:
+            return route.decode(held.view.message), None, ""
+        payload = foreign.decode(reading)
+        if foreign.key is None or held.view.message.key is not None:
+            return payload, None, ""
+        return payload, foreign.key(payload), ""
+    except (EnvelopeError, PayloadError) as error:
+        return None, None, str(error) or "the body cannot be read"
     except BaseException as error:  # noqa: BLE001 -- a validator is user code: a bad body, no bug
-        return None, f"{type(error).__qualname__} while reading the body"
+        return None, None, f"{type(error).__qualname__} while reading the body"
 
 
 async def _run(
@@ -322,7 +329,7 @@ async def _call(shared: Shared, work: Work, jobs: list[Job], payloads: list[obje
     route = work.route
     surroundings: AbstractContextManager[None] = nullcontext()
     if shared.instrumentation is not None:
-        deliveries = [held.delivery for held in work.helds]
+        deliveries = [held.view for held in work.helds]
         surroundings = shared.instrumentation.processing(
             deliveries, route.name, jobs[0].attempt, lambda: work.cause
         )

@@ -77,7 +77,7 @@ class Isolation:
         strikes, whatever is held here has lost its own last attempt. But a runner that is never
         at rest must not keep a suspect waiting for ever.
         """
-        id_ = held.delivery.message.id
+        id_ = held.view.message.id
         returns = lane.keeper.capabilities.uncounted_return
         if (
             not self.slots.running
@@ -128,7 +128,7 @@ class Isolation:
 
     async def _run_alone(self, lane: Lane, held: Held, route: Route) -> None:
         if self._instrumentation is not None:
-            message = held.delivery.message
+            message = held.view.message
             self._instrumentation.emit(
                 CrashSuspectIsolated(queue=lane.queue, type=message.type, id=message.id)
             )
@@ -145,7 +145,7 @@ class Isolation:
         except DriverError:
             return None  # the lane's own claim meets the same trouble, and reports it
         for held in claimed:
-            route = lane.route_of(held.delivery.message.type)
+            route = lane.route_of(held)
             if route is None or not is_crash_suspect(held.delivery, route.retry.max_attempts):
                 return held
             self._suspect = lane, held, route

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from brokerwq._runtime.leases import Held, LeaseKeeper
 from brokerwq._runtime.route import Route
 from brokerwq._runtime.settler import Settler
+from brokerwq._runtime.strangers import Strangers
 from brokerwq._runtime.verdict import Judge
 from brokerwq.clock import Clock, Timer
 from brokerwq.driver.capabilities import Lease
@@ -22,7 +23,7 @@ class Lane:
     Attributes:
         spec: The queue.
         routes: Its workers by message type, aliases included.
-        foreign: The worker for messages without a type.
+        strangers: Its workers for messages without a type.
         keeper: The leases of what is claimed from it.
         settler: Settles it.
         judge: Decides about it.
@@ -35,7 +36,7 @@ class Lane:
 
     spec: QueueSpec
     routes: Mapping[str, Route]
-    foreign: Route | None
+    strangers: Strangers
     keeper: LeaseKeeper
     settler: Settler
     judge: Judge
@@ -71,9 +72,10 @@ class Lane:
         """Messages that one slot takes at once."""
         return 1 if self.buffer is None else self.buffer.route.batch
 
-    def route_of(self, type_: str) -> Route | None:
-        """The worker for messages of ``type_``; None if there is none."""
-        return self.routes.get(type_) if type_ else self.foreign
+    def route_of(self, held: Held) -> Route | None:
+        """The worker for ``held``; None if there is none. Reads what another program sent."""
+        type_ = held.delivery.message.type
+        return self.routes.get(type_) if type_ else self.strangers.route_of(held)
 
     @property
     def longest_wait(self) -> float:
@@ -89,8 +91,7 @@ class Lane:
     @property
     def workers(self) -> Sequence[Route]:
         """Its workers, each once."""
-        foreign = [self.foreign] if self.foreign else []
-        return list(dict.fromkeys([*self.routes.values(), *foreign]))
+        return list(dict.fromkeys([*self.routes.values(), *self.strangers.routes]))
 
 
 def _longest_wait(route: Route) -> float:

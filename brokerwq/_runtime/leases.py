@@ -22,6 +22,7 @@ from brokerwq.driver.capabilities import Capabilities, Lease
 from brokerwq.driver.protocol import Consumer, Delivery
 from brokerwq.errors import CannotExtendError, DriverError, LeaseLostError, TransientError
 from brokerwq.events import Event, LeaseLost, LeasesExtended
+from brokerwq.foreign import Reading
 
 BEATS_PER_LEASE = 3
 _MARGIN_SHARE = 10
@@ -45,7 +46,11 @@ def margin_of(lease: float) -> float:
 
 
 class Held:
-    """One claimed message and how long it is ours. Satisfies ``brokerwq.job.Lease``."""
+    """One claimed message and how long it is ours. Satisfies ``brokerwq.job.Lease``.
+
+    ``delivery`` is the adapter's, and what is settled; ``view`` is what everybody else sees:
+    the same, with what the worker's codec has read in the message of another program.
+    """
 
     __slots__ = (
         "_clock",
@@ -56,13 +61,17 @@ class Held:
         "keeper",
         "limit_at",
         "on_lost",
+        "reading",
         "trusted_until",
+        "view",
     )
 
     def __init__(
         self, delivery: Delivery, keeper: LeaseKeeper, clock: Clock, trusted_until: float
     ) -> None:
         self.delivery = delivery
+        self.view = delivery
+        self.reading: Reading | None = None
         self.keeper = keeper
         self.trusted_until = trusted_until
         self.limit_at = math.inf

@@ -15,6 +15,7 @@ from brokerwq._runtime.lifecycle import Lifecycle
 from brokerwq._runtime.plan import Plan
 from brokerwq._runtime.route import Route
 from brokerwq._runtime.settler import Settler
+from brokerwq._runtime.strangers import Strangers
 from brokerwq._runtime.verdict import Judge
 from brokerwq.clock import move_on_after
 from brokerwq.driver.protocol import QueueSpec
@@ -132,7 +133,7 @@ class Opener:
         lane = Lane(
             spec=spec,
             routes=_by_type(routes),
-            foreign=next((route for route in routes if route.foreign), None),
+            strangers=Strangers(routes),
             keeper=keeper,
             settler=settler,
             judge=Judge(capabilities, plan.unknown_after),

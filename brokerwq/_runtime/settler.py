@@ -262,7 +262,7 @@ class Settler:
         self._conclude(request, error)
 
     def _report(self, request: Settle, error: DriverError) -> None:
-        delivery = request.held.delivery
+        delivery = request.held.view
         self._emit(
             SettleFailed(
                 queue=delivery.queue,

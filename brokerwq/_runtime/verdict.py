@@ -17,6 +17,7 @@ from brokerwq.backoff import RetryPolicy
 from brokerwq.driver.capabilities import Capabilities, UncountedReturn
 from brokerwq.driver.protocol import Delivery, Mark
 from brokerwq.events import UNKNOWN_TYPE
+from brokerwq.foreign import Expired, Reading
 from brokerwq.message import DeadLetterNote
 from brokerwq.outcomes import (
     SNOOZE_LIMIT,
@@ -37,6 +38,9 @@ MAX_TEXT = 1000
 _UNKNOWN_TYPE_PAUSES = 20
 _LONGEST_UNKNOWN_TYPE_PAUSE = 30.0
 _SHORTEST_PAUSE = 1.0
+_LEFT_PAUSE = 2.0
+EXPIRED = "expired"
+LEFT = "left-to-others"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,12 @@ class Judge:
     # -- before the handler ---------------------------------------------------------------
 
     def before_start(
-        self, delivery: Delivery, *, max_attempts: int, now: datetime
+        self,
+        delivery: Delivery,
+        *,
+        max_attempts: int,
+        now: datetime,
+        reading: Reading | None = None,
     ) -> Verdict | None:
         """What must happen instead of running the handler; None to run it."""
         message = delivery.message
@@ -89,15 +98,26 @@ class Judge:
             reason = "failed" if spent else "lost"
             note = self._note(delivery, reason, attempts=attempt - 1, now=now)
             return Verdict("dead_letter", "dead-lettered", counted=False, note=note, reason=reason)
-        if message.not_before is not None and message.not_before > now:
-            rest = (message.not_before - now).total_seconds()
-            return self.not_started(delivery, rest, now=now)
+        if reading is not None and reading.expires is not None and reading.expires <= now:
+            return self._expired(delivery, reading.expired, now)
+        # A delay of our own, and one that another program has written into its message.
+        own, theirs = message.not_before, None if reading is None else reading.not_before
+        due = max((moment for moment in (own, theirs) if moment is not None), default=now)
+        if due > now:
+            return self.not_started(delivery, (due - now).total_seconds(), now=now)
         return None
+
+    def _expired(self, delivery: Delivery, expired: Expired, now: datetime) -> Verdict:
+        if expired == "discard":
+            return Verdict("ack", "discarded", counted=False, reason=EXPIRED)
+        note = self._note(delivery, EXPIRED, attempts=delivery.attempt - 1, now=now)
+        return Verdict("dead_letter", "dead-lettered", counted=False, note=note, reason=EXPIRED)
 
     def undecodable(self, delivery: Delivery, problem: str, now: datetime) -> Verdict:
         """The message cannot be read, and trying again cannot help."""
-        note = self._note(delivery, "decode", attempts=delivery.attempt, now=now, text=problem)
-        return Verdict("dead_letter", "dead-lettered", counted=False, note=note, reason="decode")
+        reason = delivery.defect_reason
+        note = self._note(delivery, reason, attempts=delivery.attempt, now=now, text=problem)
+        return Verdict("dead_letter", "dead-lettered", counted=False, note=note, reason=reason)
 
     def unknown_type(self, delivery: Delivery, now: datetime) -> Verdict:
         """No worker here runs it; perhaps one of a newer release does."""
@@ -114,6 +134,26 @@ class Judge:
         pause = min(self.unknown_after / _UNKNOWN_TYPE_PAUSES, _LONGEST_UNKNOWN_TYPE_PAUSE)
         mark = _uncounted(delivery, unknown_since=since)
         return self._put_back(max(pause, _SHORTEST_PAUSE), mark, "put-back", now, UNKNOWN_TYPE)
+
+    def left(self, delivery: Delivery, now: datetime) -> Verdict:
+        """No worker here runs it, and somebody else reads the queue: for them, uncounted."""
+        mark = _uncounted(delivery)
+        return self._put_back(_LEFT_PAUSE, mark, "put-back", now, LEFT)
+
+    def held(
+        self, delivery: Delivery, verdict: Verdict, *, pause: float, max_attempts: int
+    ) -> Verdict:
+        """Where there is no dead-letter queue: back for a while, and never run again.
+
+        What could not be read, or had no worker, is looked at anew each time, and runs once
+        there is a runner that can do it.
+        """
+        spent = delivery.attempt if verdict.counted else delivery.attempt - 1
+        if verdict.counted:
+            spent = max(spent, max_attempts)
+        mark = replace(_uncounted(delivery), attempts=spent)
+        delay = min(pause, self.capabilities.max_release_delay)
+        return Verdict("put_back", "held", verdict.counted, delay, mark, reason=verdict.reason)
 
     def not_started(self, delivery: Delivery, delay: float, *, now: datetime) -> Verdict:
         """Back unrun, and not counted."""

@@ -164,7 +164,12 @@ async def _peek(target: Target, queue: str, limit: int) -> list[Delivery]:
     from brokerwq.dead_letters.sweep import Sweep
     from brokerwq.driver import QueueSpec
 
-    spec = QueueSpec(name=queue, dead_letter=target.dead_letter_queue(queue), declare="never")
+    spec = QueueSpec(
+        name=queue,
+        dead_letter=target.dead_letter_queue(queue),
+        declare="never",
+        on_dead="hold",  # who only looks needs none
+    )
     deliveries: list[Delivery] = []
     async with (
         opened(target.url) as driver,

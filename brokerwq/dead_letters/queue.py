@@ -257,7 +257,7 @@ class DeadLetters:
             clock=self._clock,
             lease=self._lease,
             max_held=bound,
-            spec=QueueSpec(name=self.queue, dead_letter=self.name, declare="never"),
+            spec=QueueSpec(name=self.queue, dead_letter=self.name, declare="never", on_dead="hold"),
         )
 
     def _meant(

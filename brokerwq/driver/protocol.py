@@ -52,6 +52,7 @@ class Delivery:
         lease_left: Seconds the lease still runs, counted from the moment ``claim`` returned.
         defect: What of the stored envelope could not be read; empty if all of it could. The
             message then holds what was readable and goes to the dead-letter queue.
+        defect_reason: Why it is dead there.
     """
 
     message: Message
@@ -60,6 +61,7 @@ class Delivery:
     receives: int
     lease_left: float
     defect: str = ""
+    defect_reason: str = "decode"
 
     @property
     def attempt(self) -> int:
@@ -121,6 +123,7 @@ class QueueSpec:
             worker's ``max_attempts``: the core enforces those, and a broker's limit counts
             lost connections too.
         ordered: Whether groups are kept in order.
+        on_dead: ``hold`` where there is no dead-letter queue: what would go there stays.
         declare: ``create`` what is missing; only ``check``; or ``never`` touch a queue that
             belongs to somebody else.
     """
@@ -131,6 +134,7 @@ class QueueSpec:
     retention: float | None = None
     broker_limit: int = DEFAULT_BROKER_LIMIT
     ordered: bool = False
+    on_dead: Literal["dead-letter", "hold"] = "dead-letter"
     declare: Literal["create", "check", "never"] = "create"
 
     @property

@@ -13,6 +13,7 @@ MAX_QUEUE_NAME_BYTES: Final = 255
 """The longest name that any broker takes; each may ask for less."""
 
 _DECLARE: Final = ("create", "check", "never")
+_ON_DEAD: Final = ("dead-letter", "hold")
 
 
 def check_queue_name(name: object, what: str = "queue") -> str:
@@ -53,6 +54,12 @@ def check_spec(spec: object) -> QueueSpec:
         positive_seconds(spec.retention, f"retention {of}", limit=MAX_RETENTION)
     _check_limit(spec.broker_limit, of)
     _check_ordered(spec.ordered, of)
+    if spec.on_dead not in _ON_DEAD:
+        msg = f"on_dead {of} must be one of {', '.join(_ON_DEAD)}, not {spec.on_dead!r:.200}"
+        raise ConfigError(msg)
+    if spec.on_dead == "hold" and spec.declare != "never":
+        msg = f"on_dead='hold' {of} is for declare='never': what brokerwq makes has dead letters"
+        raise ConfigError(msg)
     if spec.declare not in _DECLARE:
         msg = f"declare {of} must be one of {', '.join(_DECLARE)}, not {spec.declare!r:.200}"
         raise ConfigError(msg)

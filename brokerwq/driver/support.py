@@ -6,7 +6,8 @@ import re
 from typing import NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote
 
-from brokerwq.errors import ConfigError
+from brokerwq.driver.protocol import QueueSpec
+from brokerwq.errors import ConfigError, QueueNotFoundError
 
 _T = TypeVar("_T")
 
@@ -70,6 +71,15 @@ def _convert(name: str, text: str, kind: type[_T]) -> _T:
     except ValueError as exc:
         msg = f"option {name!r} is {text!r:.100}, which is no {kind.__name__}"
         raise ConfigError(msg) from exc
+
+
+def no_dead_letter_queue(spec: QueueSpec) -> QueueNotFoundError:
+    """The queue of ``spec`` is somebody else's, and where its dead letters would go is nothing."""
+    return QueueNotFoundError(
+        f"queue {spec.name} has no dead-letter queue {spec.dead_letter_queue}: have it made, name "
+        "another one with QueueSpec(dead_letter=…), or keep in the queue what would go there with "
+        'on_dead="hold"'
+    )
 
 
 def url_path(url: str) -> str:

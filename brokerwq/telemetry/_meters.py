@@ -15,7 +15,7 @@ Attributes: TypeAlias = Mapping[str, str | int | bool]
 _CACHED: Final = 1000
 
 # Elsewhere the reason is a handler's free text, which would use the vocabulary up.
-_WITH_REASON: Final = frozenset({"dead-lettered", "put-back"})
+_WITH_REASON: Final = frozenset({"dead-lettered", "held", "put-back"})
 
 
 class Meters:

@@ -43,6 +43,7 @@ ENDED: Final[Mapping[str, Line]] = {
     "cancelled": (INFO, "job cancelled"),
     "put-back": (DEBUG, "message put back unstarted"),
     "duplicate": (DEBUG, "duplicate acked"),
+    "held": (WARNING, "message held, for want of a dead-letter queue"),
 }
 
 LINES: Final[Mapping[type[Event], Line]] = {

@@ -4,6 +4,7 @@ Nothing here needs pytest, but ``brokerwq.testing.pytest_suite``; nothing needs 
 ``brokerwq.testing.stateful``.
 """
 
+from brokerwq.testing.app import Dead, Enqueued, TestApp
 from brokerwq.testing.bench import Bench, CheckFailedError
 from brokerwq.testing.catalogue import Check
 from brokerwq.testing.checks import all_checks
@@ -17,10 +18,13 @@ __all__ = [
     "Check",
     "CheckFailedError",
     "CheckResult",
+    "Dead",
+    "Enqueued",
     "FakeClock",
     "FakeJob",
     "FakeLease",
     "Harness",
+    "TestApp",
     "Verdict",
     "all_checks",
     "job",

@@ -21,10 +21,11 @@ from typing import (
     overload,
 )
 
-from brokerwq.codecs import codec_for
+from brokerwq.codecs import Arguments, codec_for
 from brokerwq.errors import ConfigError
 from brokerwq.job import Job
 from brokerwq.tx import Tx
+from brokerwq.workers.foreign import foreign_of
 from brokerwq.workers.guarded import GuardMaker, exact_key, guard_for
 from brokerwq.workers.keys import key_reader, value_reader
 from brokerwq.workers.names import check_name
@@ -119,7 +120,7 @@ def build_worker(
     kind = signature.kind if signature.fields is None else _record_of(name, signature)
     codec = codec_for(options.codec, kind)
     try:
-        bound = codec.bind(kind)
+        bound = codec.bind(Any if kind is Arguments else kind)
         key = key_reader(options.key, signature)
         guard = guard_for(name, options, signature, make_guard)
         if guard is not None and key is not None:
@@ -137,6 +138,7 @@ def build_worker(
         content_type=codec.content_type,
         key=key,
         guard=guard,
+        foreign=foreign_of(options, signature, codec, bound, key),
     )
     return PayloadWorker(plan) if signature.fields is None else KeywordWorker(plan)
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from brokerwq.driver.spec import check_queue_name
 from brokerwq.errors import ConfigError
+from brokerwq.foreign import MAX_TYPE_CHARS
 
 MAX_NAME_CHARS: Final = 80
 MAX_ID_BYTES: Final = 200
@@ -49,6 +50,18 @@ def check_foreign_queue(name: object) -> str:
         ConfigError: it is not 1 to 255 bytes of printable text.
     """
     return check_queue_name(name)
+
+
+def check_foreign_type(name: object, what: str) -> str:
+    """Return ``name`` if another program's messages can be of that type.
+
+    Raises:
+        ConfigError: it is not 1 to 255 characters of printable text.
+    """
+    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= MAX_TYPE_CHARS:
+        msg = f"{what} {name!r:.300} must be 1 to {MAX_TYPE_CHARS} characters of printable text"
+        raise ConfigError(msg)
+    return name
 
 
 def check_id(value: object, what: str) -> str:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias, TypedDict, cast
 
-from brokerwq.backoff import RetryPolicy
-from brokerwq.codecs import Codec
+from brokerwq.backoff import RetryPolicy, check_policy
+from brokerwq.codecs import AnyCodec
+from brokerwq.codecs.choosing import reads_only
 from brokerwq.durations import Seconds, aware_utc, positive_seconds, seconds_of
 from brokerwq.envelope import check_user_headers
 from brokerwq.errors import ConfigError
@@ -21,10 +22,12 @@ from brokerwq.limits import (
     MAX_TIMEOUT,
     MIN_LEASE,
 )
-from brokerwq.middleware import Middleware
+from brokerwq.middleware import Middleware, check_layers
 from brokerwq.once import Once, Strategy, check_key_version
-from brokerwq.workers.names import check_foreign_queue, check_id, check_name
+from brokerwq.workers.names import check_foreign_queue, check_foreign_type, check_id, check_name
 
+OnUnknown: TypeAlias = Literal["dead-letter", "leave"]
+OnDead: TypeAlias = Literal["dead-letter", "hold"]
 Key: TypeAlias = Callable[[Any], object] | str | Sequence[str]
 """What makes two messages the same work: a function of the payload, or names of its fields."""
 
@@ -64,8 +67,10 @@ class WorkerKeywords(TypedDict, total=False):
     key: Key | None
     once: Once | Strategy | None
     key_version: int
-    codec: Codec | Literal["json", "bytes"] | None
+    codec: AnyCodec | None
     foreign: bool
+    on_unknown: OnUnknown
+    on_dead: OnDead
 
 
 _SEND_OPTIONS: Final = frozenset(SendOptions.__annotations__)
@@ -146,7 +151,8 @@ class WorkerOptions:
     Attributes:
         queue: The queue: 1 to 80 letters, digits and ``-_.``; with ``foreign`` any printable
             name up to 255 bytes.
-        name: The message type; None takes the function's ``__name__``.
+        name: The message type; None takes the function's ``__name__``. ``*`` for the foreign
+            messages for which the queue has no other worker.
         aliases: Older types that it runs as well, so that a worker can be renamed.
         lease: Seconds a claim lasts, from 0.05 to 7 days; None leaves it to the queue.
         timeout: Seconds one call may take, above 0 and at most 365 days; None has no limit.
@@ -155,8 +161,13 @@ class WorkerOptions:
         key: What makes two messages the same work; None is the message's id.
         once: How the work is kept from being done twice; None for not at all.
         key_version: Raised when the same key is to mean other work, from 1.
-        codec: ``json``, ``bytes`` or a ``Codec``; None goes by the payload's annotation.
+        codec: A codec or its name; None goes by the payload's annotation. ``sns``,
+            ``cloudevents``, ``celery``, ``dramatiq`` and a ``ForeignCodec`` need ``foreign``.
         foreign: Take the messages without a type on a queue that somebody else fills.
+        on_unknown: A foreign message of a type that the queue has no worker for becomes a dead
+            letter in time, or is left to whoever else reads the queue.
+        on_dead: What would be a dead letter is moved, or held in the queue, for a queue that
+            has no dead-letter queue.
         batch: Messages in one call, from 1 to 10,000; None for a worker that takes one.
         batch_wait: Seconds to wait for a full batch, 0 to 1 hour.
         middleware: Around the handler, the first outermost.
@@ -175,8 +186,10 @@ class WorkerOptions:
     key: Key | None = None
     once: Once | None = None
     key_version: int = 1
-    codec: Codec | Literal["json", "bytes"] | None = None
+    codec: AnyCodec | None = None
     foreign: bool = False
+    on_unknown: OnUnknown = "dead-letter"
+    on_dead: OnDead = "dead-letter"
     batch: int | None = None
     batch_wait: Seconds = 0.0
     middleware: Sequence[Middleware] = ()
@@ -187,9 +200,7 @@ class WorkerOptions:
             check_foreign_queue(self.queue)
         else:
             check_name(self.queue, "queue")
-        if self.name is not None:
-            check_name(self.name, "worker name")
-        self._set("aliases", _names(self.aliases))
+        self._check_names()
         if self.lease is not None:
             self._set("lease", _lease(self.lease))
         if self.timeout is not None:
@@ -198,12 +209,32 @@ class WorkerOptions:
         check_count(self.slots, "slots", MAX_SLOTS)
         check_count(self.batch, "batch", MAX_BATCH)
         check_flag(self.foreign, "foreign")
+        self._check_foreign()
         check_key_version(self.key_version)
         self._check_batch()
         self._set("middleware", check_layers(self.middleware))
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
+
+    def _check_names(self) -> None:
+        # Of a call of another program's the name is what that program says.
+        check = check_foreign_type if self.foreign and reads_only(self.codec) else check_name
+        if self.name is not None:
+            check(self.name, "worker name")
+        self._set("aliases", _names(self.aliases, check))
+
+    def _check_foreign(self) -> None:
+        _check_choice(self.on_unknown, "on_unknown", "dead-letter", "leave")
+        _check_choice(self.on_dead, "on_dead", "dead-letter", "hold")
+        if self.foreign:
+            return
+        if reads_only(self.codec):
+            msg = f"codec {self.codec!r:.100} reads the messages of other programs: foreign=True"
+            raise ConfigError(msg)
+        if self.on_unknown != "dead-letter" or self.on_dead != "dead-letter":
+            msg = "on_unknown and on_dead are for queues that others fill: foreign=True"
+            raise ConfigError(msg)
 
     def _check_batch(self) -> None:
         wait = seconds_of(self.batch_wait, "batch_wait")
@@ -226,24 +257,19 @@ def _lease(lease: Seconds) -> float:
     return positive_seconds(lease, "lease", limit=MAX_LEASE, least=MIN_LEASE)
 
 
-def check_policy(retry: object) -> RetryPolicy:
-    """Return ``retry`` if it is a policy.
-
-    Raises:
-        ConfigError: it is none.
-    """
-    if not isinstance(retry, RetryPolicy):
-        msg = f"retry must be a RetryPolicy, not {retry!r:.200}"
+def _check_choice(value: object, name: str, *choices: str) -> None:
+    if value not in choices:
+        known = " or ".join(map(repr, choices))
+        msg = f"{name} must be {known}, not {value!r:.200}"
         raise ConfigError(msg)
-    return retry
 
 
-def _names(aliases: object) -> tuple[str, ...]:
+def _names(aliases: object, check: Callable[[object, str], str]) -> tuple[str, ...]:
     if isinstance(aliases, str) or not isinstance(aliases, Sequence):
         msg = f"aliases must be a list of names, not {aliases!r:.200}"
         raise ConfigError(msg)
     given = cast("Sequence[object]", aliases)  # whatever they are, they are objects
-    names = tuple(check_name(alias, "alias") for alias in given)
+    names = tuple(check(alias, "alias") for alias in given)
     if len(set(names)) != len(names):
         msg = f"an alias stands twice in {names!r:.200}"
         raise ConfigError(msg)
@@ -272,23 +298,3 @@ def check_count(value: object, name: str, limit: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= limit:
         msg = f"{name} must be a whole number from 1 to {limit}, not {value!r:.200}"
         raise ConfigError(msg)
-
-
-def check_layers(middleware: object) -> tuple[Middleware, ...]:
-    """``middleware`` as a tuple.
-
-    Raises:
-        ConfigError: it is no list, or holds what cannot be called with a job.
-    """
-    if isinstance(middleware, str) or not isinstance(middleware, Sequence):
-        msg = f"middleware must be a list of async callables, not {middleware!r:.200}"
-        raise ConfigError(msg)
-    layers = cast("Sequence[object]", middleware)  # as above
-    for layer in layers:
-        if isinstance(layer, type):
-            msg = f"middleware {layer.__name__} is a class: give an instance of it"
-            raise ConfigError(msg)
-        if not callable(layer):
-            msg = f"middleware {layer!r:.200} cannot be called"
-            raise ConfigError(msg)
-    return tuple(cast("Sequence[Middleware]", layers))  # as far as can be told without a call

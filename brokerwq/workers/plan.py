@@ -8,8 +8,9 @@ from datetime import datetime
 from typing import Any, Protocol, TypeVar, cast
 
 from brokerwq._runtime.guard import Guard
-from brokerwq._runtime.route import Route
+from brokerwq._runtime.route import Foreign, Route
 from brokerwq.codecs import BoundCodec
+from brokerwq.codecs.choosing import reads_only
 from brokerwq.durations import Seconds
 from brokerwq.errors import ConfigError
 from brokerwq.message import Message, new_message_id
@@ -72,11 +73,22 @@ class Plan:
     content_type: str
     key: KeyReader | None
     guard: Guard | None = None
+    foreign: Foreign | None = None
 
     def message(
         self, payload: Any, sending: Sending, *, id_: str | None = None, cause: str | None = None
     ) -> Message:
-        """The message that carries ``payload``."""
+        """The message that carries ``payload``.
+
+        Raises:
+            ConfigError: the worker's messages are another program's.
+        """
+        if reads_only(self.options.codec):
+            msg = (
+                f"worker {self.name} runs the messages of another program, which alone can send "
+                f"them; for your own: app.worker(QUEUE)({self.fn.__name__})"
+            )
+            raise ConfigError(msg)
         body = self.codec.encode(payload)
         return Message(
             id=id_ or sending.id or new_message_id(),
@@ -91,8 +103,8 @@ class Plan:
         )
 
     def decode(self, message: Message) -> object:
-        """The payload of ``message``; a foreign sender's content type is not asked about."""
-        return self.codec.decode(message.body, message.content_type if message.type else "")
+        """The payload of ``message``."""
+        return self.codec.decode(message.body, message.content_type)
 
     def sending(self, options: Mapping[str, object]) -> Sending:
         """``options``, checked."""
@@ -123,7 +135,7 @@ class Plan:
             is_async=self.signature.is_async,
             retry=options.retry,
             aliases=tuple(options.aliases),
-            foreign=options.foreign,
+            foreign=self.foreign,
             lease=_seconds(options.lease),
             timeout=_seconds(options.timeout),
             slots=options.slots,

@@ -38,9 +38,7 @@ class Registry:
             if name in taken:
                 msg = f"queue {route.queue!r} has a worker {name!r} already: give name=…"
                 raise ConfigError(msg)
-        if route.foreign and any(other.foreign for other in beside):
-            msg = f"queue {route.queue!r} has a worker for foreign messages already"
-            raise ConfigError(msg)
+        _check_foreign(route, beside)
         if beside and (route.batch or any(other.batch for other in beside)):
             msg = f"a worker with batch=… must have its queue to itself; {route.queue!r} has two"
             raise ConfigError(msg)
@@ -67,6 +65,9 @@ class Registry:
     def _spec(self, queue: str) -> QueueSpec:
         routes = self._routes.get(queue, [])
         given = self._given.get(queue)
+        holds = any(worker.holds_dead for worker in self.workers if worker.queue == queue)
+        if given is not None and holds:
+            given = check_spec(replace(given, on_dead="hold"))
         if given is not None and given.lease is not None:
             return given
         leases = [route.lease for route in routes if route.lease is not None]
@@ -74,7 +75,12 @@ class Registry:
         if given is not None:
             return replace(given, lease=lease)
         foreign = any(route.foreign for route in routes)
-        return QueueSpec(name=queue, lease=lease, declare="never" if foreign else "create")
+        return QueueSpec(
+            name=queue,
+            lease=lease,
+            on_dead="hold" if holds else "dead-letter",
+            declare="never" if foreign else "create",
+        )
 
     def check_dead_letter_queues(self) -> None:
         """Refuse a queue with workers that is another one's dead-letter queue.
@@ -91,6 +97,21 @@ class Registry:
                         f"{spec.name!r}{hint}: rename it, or say QueueSpec(dead_letter=…)"
                     )
                     raise ConfigError(msg)
+
+
+def _check_foreign(route: Route, beside: Sequence[Route]) -> None:
+    other = next((each.foreign for each in beside if each.foreign), None)
+    if route.foreign is None or other is None:
+        return
+    if not (route.foreign.names_types and other.names_types):
+        msg = f"queue {route.queue!r} has a worker for foreign messages already"
+        raise ConfigError(msg)
+    if route.foreign.codec != other.codec:
+        msg = (
+            f"queue {route.queue!r} has a worker for foreign messages with another codec, "
+            f"{other.codec!r:.100}: a message is read once"
+        )
+        raise ConfigError(msg)
 
 
 def _checked(queues: object) -> list[QueueSpec]:

@@ -16,7 +16,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import Parameter
 from typing import Any, Final, NoReturn
 
@@ -49,6 +49,7 @@ class Signature:
         kind: The type of the payload, of one of them for a batch; None in the keyword form.
         fields: The fields of the keyword form; None in the payload form.
         is_async: A call must be awaited.
+        payload: The name of the payload's parameter.
     """
 
     takes_job: bool
@@ -56,6 +57,7 @@ class Signature:
     takes_tx: bool = False
     kind: Any = None
     fields: Mapping[str, Field] | None = None
+    payload: str = field(default="payload", compare=False)
 
 
 def read_signature(
@@ -82,9 +84,9 @@ def read_signature(
     named = [each for each in rest if each.kind is Parameter.KEYWORD_ONLY]
     is_async = inspect.iscoroutinefunction(fn)
     if batch:
-        return Signature(
-            takes_job=jobs, is_async=is_async, kind=_batch_kind(reader, positional, named)
-        )
+        kind = _batch_kind(reader, positional, named)
+        name = positional[0].name
+        return Signature(takes_job=jobs, is_async=is_async, kind=kind, payload=name)
     if not positional:
         fields = {each.name: Field(reader.hint(each), each.default) for each in named}
         return Signature(takes_job=jobs, is_async=is_async, takes_tx=takes_tx, fields=fields)
@@ -96,7 +98,13 @@ def read_signature(
             f"the payload {positional[0].name!r} has a default, but every message has a payload",
             f"leave the default out, or write a field: {_shape('*', positional[0], jobs=jobs)}",
         )
-    return Signature(takes_job=jobs, is_async=is_async, takes_tx=takes_tx, kind=kind)
+    return Signature(
+        takes_job=jobs,
+        is_async=is_async,
+        takes_tx=takes_tx,
+        kind=kind,
+        payload=positional[0].name,
+    )
 
 
 def check_function(fn: object) -> None:

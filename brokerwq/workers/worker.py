@@ -62,6 +62,11 @@ class _Worker(Generic[P, R_co]):
         """What a runner needs to know."""
         return self._plan.route()
 
+    @property
+    def holds_dead(self) -> bool:
+        """Whether its queue has no dead-letter queue, and keeps what would go there."""
+        return self._plan.options.on_dead == "hold"
+
     async def _send(self, message: Message, sending: Sending) -> str:
         if sending.tx is None:
             await self._plan.sender.send_one(self.queue, message, sending.delay)

@@ -109,7 +109,7 @@ def test_a_route_holds_plain_values() -> None:
     assert (route.lease, route.timeout, route.slots) == (60.0, 5.0, 2)
     assert route.retry is policy
     assert list(route.middleware) == [timing]
-    assert (route.is_async, route.foreign, route.batch, route.batch_wait) == (False, False, 0, 0.0)
+    assert (route.is_async, route.foreign, route.batch, route.batch_wait) == (False, None, 0, 0.0)
 
 
 def test_a_route_leaves_unsaid_what_was_not_said() -> None:
@@ -212,7 +212,10 @@ def test_our_own_message_of_another_content_type_does_not_decode() -> None:
 def test_what_a_foreign_sender_calls_its_body_is_not_asked() -> None:
     made = worker(thumbnail, codec="json", foreign=True)
 
-    assert decode(made, b'{"key":"a"}', type="", content_type="text/plain") == Image(key="a")
+    foreign = made.route().foreign
+    assert foreign is not None
+    message = Message(id="1", body=b'{"key":"a"}', content_type="text/plain")
+    assert foreign.decode(foreign.read(message)) == Image(key="a")
 
 
 def test_a_field_may_have_any_name() -> None:

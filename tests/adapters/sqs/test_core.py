@@ -321,7 +321,7 @@ async def test_what_other_programs_send_reaches_a_worker_as_the_sample_says(
 
         if wanted["expect"].get("offloaded"):
             assert seen == []
-            assert await reasons(app, "q") == ["decode"]
+            assert await reasons(app, "q") == ["payload-offloaded"]
         else:
             ((payload, headers),) = seen
             expect = wanted["expect"]

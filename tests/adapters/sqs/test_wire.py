@@ -302,7 +302,10 @@ def test_a_type_from_another_language_needs_no_packed_attribute() -> None:
 def test_a_pointer_to_an_offloaded_payload_is_a_defect() -> None:
     pointer = {"ExtendedPayloadSize": {"DataType": "Number", "StringValue": "1310720"}}
 
-    assert "payload-offloaded" in read({**FOREIGN, "MessageAttributes": pointer}).defect
+    received = read({**FOREIGN, "MessageAttributes": pointer})
+
+    assert received.is_offloaded
+    assert "where in S3" in received.defect
 
 
 SNS: dict[str, Any] = {

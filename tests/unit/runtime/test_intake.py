@@ -11,6 +11,7 @@ from brokerwq._runtime.lane import Lane
 from brokerwq._runtime.lifecycle import Lifecycle
 from brokerwq._runtime.settler import Settler
 from brokerwq._runtime.slots import Slots
+from brokerwq._runtime.strangers import Strangers
 from brokerwq._runtime.verdict import Judge
 from brokerwq.driver import QueueSpec
 from brokerwq.events import BrokerReached, Event
@@ -37,7 +38,7 @@ async def test_a_lane_that_claims_ends_the_trouble_of_the_one_it_replaces() -> N
     lane = Lane(
         spec=QueueSpec(name="q"),
         routes={"work": route()},
-        foreign=None,
+        strangers=Strangers([]),
         keeper=leases,
         settler=Settler(leases, bridge, clock=clock, instrumentation=None, troubled=lambda _: None),
         judge=Judge(leases.capabilities, 3600.0),

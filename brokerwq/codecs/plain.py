@@ -20,61 +20,24 @@ What JSON means here, stricter than most parsers, because nothing is ever guesse
 
 from __future__ import annotations
 
-import json
-import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Mapping
 from dataclasses import is_dataclass
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final
 
+from brokerwq.codecs import strict
+from brokerwq.codecs.base import (
+    BYTES_CONTENT_TYPE,
+    JSON_CONTENT_TYPE,
+    MAX_ERROR_CHARS,
+    BoundCodec,
+    kind_name,
+)
+from brokerwq.codecs.unfit import unfit
 from brokerwq.errors import ConfigError, EnvelopeError, PayloadError
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
-
-JSON_CONTENT_TYPE: Final = "application/json"
-BYTES_CONTENT_TYPE: Final = "application/octet-stream"
-MAX_ERROR_CHARS: Final = 200
-"""Longest text of an ``EnvelopeError`` or ``PayloadError`` that speaks of a payload."""
-
-
-class BoundCodec(Protocol):
-    """A codec that knows the type of the payload. Called from several threads at once."""
-
-    def encode(self, payload: Any, /) -> bytes:
-        """The body.
-
-        Raises:
-            PayloadError: the payload is not of the type, or has no such form.
-        """
-        ...
-
-    def decode(self, body: bytes, content_type: str, /) -> object:
-        """The payload. ``content_type`` is empty where the sender did not say.
-
-        Raises:
-            EnvelopeError: the body is not such a payload. Its text shows nothing of the body.
-        """
-        ...
-
-
-class Codec(Protocol):
-    """A way to write payloads; ``worker(codec=…)`` takes any."""
-
-    @property
-    def content_type(self) -> str:
-        """The media type of what it writes."""
-        ...
-
-    def bind(self, kind: Any, /) -> BoundCodec:
-        """Prepare for payloads of the type ``kind``, once, at decoration.
-
-        Raises:
-            ConfigError: it cannot carry such a type.
-        """
-        ...
 
 
 class BytesCodec:
@@ -110,7 +73,7 @@ class JsonCodec:
 
     def bind(self, kind: Any, /) -> BoundCodec:
         """See ``Codec.bind``: whatever pydantic has a schema for."""
-        return _JsonBound(kind, _adapter(kind))
+        return JsonBound(kind, _adapter(kind))
 
 
 def _adapter(kind: Any) -> TypeAdapter[Any]:
@@ -140,7 +103,9 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 _is_suspicious = re.compile(rb"null|NaN|Infinity|\*{10}|\xef\xbf\xbd").search
 
 
-class _JsonBound:
+class JsonBound:
+    """JSON for one type of payload."""
+
     __slots__ = (
         "_class",
         "_kind",
@@ -163,6 +128,7 @@ class _JsonBound:
         self._validate = adapter.validator.validate_python
 
     def encode(self, payload: Any, /) -> bytes:
+        """See ``BoundCodec.encode``."""
         if self._class is None:
             self._check(payload)
         elif not isinstance(payload, self._class):
@@ -189,7 +155,7 @@ class _JsonBound:
             raise PayloadError(msg) from exc
 
     def _refuse_unfit(self, payload: Any) -> None:
-        for complaint in _unfit(self._to_python(payload, round_trip=True), "payload"):
+        for complaint in unfit(self._to_python(payload, round_trip=True), "payload"):
             raise PayloadError(complaint[:MAX_ERROR_CHARS])
 
     def _complaint(self, payload: Any, error: Exception) -> str:
@@ -205,29 +171,48 @@ class _JsonBound:
                 plain = self._to_python(payload, round_trip=True)
             except Exception:  # noqa: BLE001  -- only the field's name is lost
                 plain = None
-            for complaint in _unfit(plain, "payload"):
+            for complaint in unfit(plain, "payload"):
                 return complaint[:MAX_ERROR_CHARS]
         reason = text.removeprefix("Error serializing to JSON: ").partition("\n")[0]
         return f"the payload cannot be written as JSON: {reason}"[:MAX_ERROR_CHARS]
 
     def decode(self, body: bytes, content_type: str, /) -> object:
-        if content_type and content_type != JSON_CONTENT_TYPE and not _is_json(content_type):
+        """See ``BoundCodec.decode``."""
+        if content_type and content_type != JSON_CONTENT_TYPE and not is_json(content_type):
             msg = f"content type is {content_type!r:.100}; the worker takes {JSON_CONTENT_TYPE}"
             raise EnvelopeError(msg)
         try:
             text = body.decode()
             payload = self._read(text, by_alias=True, by_name=True)
-            _strict.raw_decode(text.lstrip(" \t\r\n"))
+            strict.check(text)
         except UnicodeDecodeError as exc:
             msg = f"the body is not UTF-8 (byte {exc.start} of {len(body)})"
         except self._validation_error as exc:
             msg = "the body starts with a byte order mark" if _has_bom(body) else _faults(exc)
         except RecursionError:
             msg = "the body is nested too deeply"
-        except _NotStrictError as exc:
+        except strict.NotStrictError as exc:
             msg = str(exc)
         except Exception as exc:  # noqa: BLE001  -- a validator of the user's own
             msg = f"the body could not be validated: {type(exc).__name__}"
+        else:
+            return payload
+        raise EnvelopeError(msg[:MAX_ERROR_CHARS])
+
+    def validate(self, value: object) -> object:
+        """The payload that ``value`` is, where it holds what JSON cannot carry.
+
+        Raises:
+            EnvelopeError: it is none.
+        """
+        try:
+            payload: object = self._validate(value)
+        except self._validation_error as exc:
+            msg = _faults(exc)
+        except RecursionError:
+            msg = "the payload is nested too deeply"
+        except Exception as exc:  # noqa: BLE001  -- a validator of the user's own
+            msg = f"the payload could not be validated: {type(exc).__name__}"
         else:
             return payload
         raise EnvelopeError(msg[:MAX_ERROR_CHARS])
@@ -240,31 +225,14 @@ def _has_instances(kind: Any) -> bool:
     return isinstance(kind, type) and (is_dataclass(kind) or issubclass(kind, BaseModel))
 
 
-def _is_json(content_type: str) -> bool:
+def is_json(content_type: str) -> bool:
+    """Whether a media type, with or without parameters, is one of JSON."""
     media = content_type.partition(";")[0].strip().lower()
     return media in (JSON_CONTENT_TYPE, "text/json") or media.endswith("+json")
 
 
 def _has_bom(body: bytes) -> bool:
     return body.startswith(b"\xef\xbb\xbf")
-
-
-class _NotStrictError(ValueError):
-    """What pydantic lets pass and the module's docstring does not."""
-
-
-def _no_duplicates(pairs: list[tuple[str, object]]) -> None:
-    if len(dict(pairs)) != len(pairs):
-        msg = "an object names the same key twice"
-        raise _NotStrictError(msg)
-
-
-def _no_constants(name: str) -> None:
-    msg = f"{name} is not JSON"
-    raise _NotStrictError(msg)
-
-
-_strict = json.JSONDecoder(object_pairs_hook=_no_duplicates, parse_constant=_no_constants)
 
 
 _WORDS: Final[Mapping[str, str]] = {
@@ -296,75 +264,5 @@ def _faults(error: ValidationError) -> str:
     return f"{where:.120}: {_WORDS.get(first['type'], first['type'])}{more}"
 
 
-def _unfit(value: object, path: str) -> Iterator[str]:
-    """What in ``value`` JSON cannot carry, and where."""
-    match value:
-        case str() | bytes() | bytearray():
-            yield from _unfit_alone(value, path)
-        case Mapping():
-            entries = cast("Mapping[object, object]", value)  # whatever they are, they are objects
-            for key, entry in entries.items():
-                yield from _unfit(key, f"a key of {path}")
-                yield from _unfit(entry, f"{path}.{_printable(key)}")
-        case Sequence() | AbstractSet():
-            parts = cast("Iterable[object]", value)  # as above
-            for nth, part in enumerate(parts):
-                yield from _unfit(part, f"{path}.{nth}")
-        case _:
-            yield from _unfit_alone(value, path)
-
-
-def _unfit_alone(value: object, path: str) -> Iterator[str]:
-    if isinstance(value, float | Decimal):
-        if not math.isfinite(value):
-            yield f"{path} is {value}, which JSON cannot carry"
-    elif isinstance(value, str):
-        if not value.isascii() and not _is_unicode(value):
-            yield f"{path} holds a lone surrogate, which no encoding carries"
-    elif hasattr(value, "get_secret_value"):
-        yield f"{path} is a secret, which would be sent as stars; give it a serializer"
-
-
-def _printable(key: object) -> str:
-    return f"{key!s:.50}".encode("ascii", "backslashreplace").decode()
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def kind_name(kind: Any) -> str:
-    """``kind`` as its author wrote it, as far as Python remembers."""
-    if isinstance(kind, type) and not hasattr(kind, "__args__"):
-        kind = kind.__qualname__.rpartition("<locals>.")[2]
-    return f"{kind!s:.200}".replace("typing.", "").replace("NoneType", "None")
-
-
 JSON: Final = JsonCodec()
 BYTES: Final = BytesCodec()
-_BY_NAME: Final[Mapping[str, Codec]] = {"json": JSON, "bytes": BYTES}
-
-
-def codec_for(choice: Codec | str | None, kind: Any) -> Codec:
-    """The codec that ``worker(codec=choice)`` means for a payload of type ``kind``.
-
-    None means ``bytes`` for a payload annotated so, else ``json``.
-
-    Raises:
-        ConfigError: there is no codec of that name.
-    """
-    if choice is None:
-        return BYTES if kind is bytes else JSON
-    if not isinstance(choice, str):
-        if not (hasattr(choice, "bind") and hasattr(choice, "content_type")):
-            msg = f"codec must be 'json', 'bytes' or a Codec, not {choice!r:.200}"
-            raise ConfigError(msg)
-        return choice
-    if choice not in _BY_NAME:
-        msg = f"there is no codec {choice!r:.100}; write 'json', 'bytes' or give a Codec"
-        raise ConfigError(msg)
-    return _BY_NAME[choice]

@@ -1,0 +1,150 @@
+"""CloudEvents 1.0: in headers beside the data (binary mode) or around it (structured mode)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, cast
+
+from brokerwq.codecs import coding, strict
+from brokerwq.codecs.call import compact
+from brokerwq.codecs.plain import is_json
+from brokerwq.errors import EnvelopeError
+from brokerwq.foreign import Reading, is_unicode
+from brokerwq.message import Message
+
+VERSION: Final = "1.0"
+_STRUCTURED: Final = "application/cloudevents+json"
+_ANY: Final = "application/cloudevents"
+_PREFIXES: Final = ("cloudevents:", "cloudevents_", "ce-", "ce_")
+"""Of AMQP, and where a colon cannot be; of HTTP, and of Kafka."""
+_DATA: Final = ("data", "data_base64")
+_CORE: Final = frozenset(
+    {"specversion", "id", "source", "type", "time", "subject", "datacontenttype", "dataschema"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CloudEventsCodec:
+    """Reads CloudEvents of either mode; the type of a message is that of the event."""
+
+    def read(self, message: Message, /) -> Reading:
+        """See ``ForeignCodec.read``."""
+        content_type, content_encoding = coding.declared(message)
+        media = coding.media_type(content_type)
+        if media == _STRUCTURED:
+            return _structured(coding.as_utf8(message.body, content_type, content_encoding))
+        if media.startswith(_ANY):
+            msg = f"content type is {content_type!r:.100}; of events {_STRUCTURED} is read"
+            raise EnvelopeError(msg)
+        attributes = _from_headers(message)
+        if not attributes and not media:
+            # Where a producer says nothing at all, only the whole event can be in the body.
+            return _structured(coding.as_utf8(message.body, "", content_encoding))
+        return _reading(
+            attributes,
+            message.body or None,
+            content_type=content_type,
+            content_encoding=content_encoding,
+        )
+
+
+def _from_headers(message: Message) -> dict[str, object]:
+    native = message.raw.get("headers")
+    typed = cast("dict[str, object]", native if isinstance(native, dict) else {})
+    found: dict[str, object] = {}
+    for name, value in {**message.headers, **typed}.items():
+        prefix = next((each for each in _PREFIXES if name.lower().startswith(each)), None)
+        if prefix is None:
+            continue
+        attribute = name[len(prefix) :].lower()
+        if found.setdefault(attribute, value) != value:
+            msg = f"the event has two attributes {attribute!r:.50} that differ"
+            raise EnvelopeError(msg)
+    return found
+
+
+def _structured(body: bytes) -> Reading:
+    event = strict.parse_object(body, "the event")
+    attributes = {name: value for name, value in event.items() if name not in _DATA}
+    if len(event) - len(attributes) > 1:
+        msg = "the event has both data and data_base64"
+        raise EnvelopeError(msg)
+    declared = attributes.get("datacontenttype")
+    content_type = declared if isinstance(declared, str) else ""
+    data: bytes | None = None
+    if "data_base64" in event:
+        packed = event["data_base64"]
+        if not isinstance(packed, str) or not is_unicode(packed):
+            msg = "data_base64 is no text"
+            raise EnvelopeError(msg)
+        data = coding.unbase64(packed.encode(), "data_base64")
+    elif "data" in event:
+        data = _data(event["data"], content_type)
+    return _reading(attributes, data, content_type=content_type)
+
+
+def _data(value: object, content_type: str) -> bytes:
+    if isinstance(value, str) and content_type and not is_json(content_type):
+        if not is_unicode(value):
+            msg = "data holds a lone surrogate"
+            raise EnvelopeError(msg)
+        return value.encode()
+    return compact(value)
+
+
+def _reading(
+    attributes: Mapping[str, object],
+    data: bytes | None,
+    *,
+    content_type: str,
+    content_encoding: str = "",
+) -> Reading:
+    version = attributes.get("specversion")
+    if version != VERSION:
+        msg = f"specversion is {version!r:.50}; CloudEvents {VERSION} is read"
+        raise EnvelopeError(msg)
+    source = _required(attributes, "source")
+    id_ = _required(attributes, "id")
+    return Reading(
+        type=_required(attributes, "type"),
+        # Ids are unique within a source alone. No URI holds a space, so none is taken for two.
+        id=f"{source.replace(' ', '%20')} {id_}",
+        body=data,
+        content_type=content_type,
+        content_encoding=content_encoding,
+        headers={
+            name: value
+            for name, value in attributes.items()
+            if name not in _CORE
+            and isinstance(value, str)
+            and is_unicode(value)
+            and is_unicode(name)
+        },
+        created_at=_time(attributes.get("time")),
+        raw={"CloudEvents": dict(attributes)},
+    )
+
+
+def _required(attributes: Mapping[str, object], name: str) -> str:
+    value = attributes.get(name)
+    if not isinstance(value, str) or not value:
+        msg = f"the event has no {name}"
+        raise EnvelopeError(msg)
+    return value
+
+
+def _time(value: object) -> datetime | None:
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            msg = "time is no moment of RFC 3339"
+            raise EnvelopeError(msg) from None
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        return None
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        return None

@@ -1,0 +1,231 @@
+"""Bodies packed and encoded as their content type and content encoding say."""
+
+from __future__ import annotations
+
+import base64
+import bz2
+import gzip
+import json
+import lzma
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from brokerwq.codecs import JSON, CeleryCodec, foreign_codec_for
+from brokerwq.codecs.choosing import AnyCodec, codec_for
+from brokerwq.codecs.coding import MAX_UNPACKED_BYTES, as_utf8
+from brokerwq.errors import EnvelopeError
+from brokerwq.message import Message
+from tests.cases.lab import Place, dead_letters, declare, send_raw
+from tests.foreign.lab import task
+
+TEXT = '{"name":"Ærøskøbing"}'
+BODY = TEXT.encode()
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "content_encoding"),
+    [
+        (BODY, "", ""),
+        (BODY, "application/json", "identity"),
+        (BODY, 'Application/JSON; Charset="UTF-8"', ""),
+        (BODY, "application/vnd.example.order+json; version=2", ""),
+        (BODY, "text/plain", "UTF-8"),
+        (BODY, "application/json", "utf8"),
+        (BODY, "application/json", "binary"),
+        (TEXT.encode("latin-1"), "application/json; charset=iso-8859-1", ""),
+        (TEXT.encode("cp1252"), "application/json; v=1; charset=windows-1252; q=1", ""),
+        (TEXT.encode("utf-16"), "application/json;charset=utf-16", ""),
+        (TEXT.encode("utf-16-be"), "application/json", "utf-16be"),
+        (gzip.compress(BODY), "application/json", "gzip"),
+        (gzip.compress(BODY), "application/json", " X-GZIP "),
+        (gzip.compress(BODY[:9]) + gzip.compress(BODY[9:]), "", "gzip"),
+        (zlib.compress(BODY), "", "deflate"),
+        (base64.b64encode(BODY), "", "base64"),
+        (base64.b64encode(gzip.compress(BODY)), "", "gzip, base64"),
+        (gzip.compress(TEXT.encode("latin-1")), "application/json; charset=latin1", "gzip"),
+        (gzip.compress(BODY), "application/json", "utf-8, gzip"),
+    ],
+)
+def test_what_is_declared_is_undone(body: bytes, content_type: str, content_encoding: str) -> None:
+    assert as_utf8(body, content_type, content_encoding) == BODY
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "content_encoding", "why"),
+    [
+        (BODY, "", "gzip", "no whole gzip"),
+        (b"", "", "gzip", "no whole gzip"),
+        (gzip.compress(BODY)[:-5], "", "gzip", "no whole gzip"),
+        (gzip.compress(BODY) + b"rest", "", "gzip", "no whole gzip"),
+        (gzip.compress(b"") * 20, "", "gzip", "no whole gzip"),
+        (zlib.compress(BODY)[:-1], "", "deflate", "no whole deflate"),
+        (b"%%%", "", "base64", "not base64"),
+        (BODY, "", "br", "'br' is not known"),
+        (BODY, "", "zstd", "'zstd' is not known"),
+        (BODY, "", ",".join(["gzip"] * 5), "5 content encodings"),
+        (BODY, "application/json; charset=klingon", "", "'klingon' is not known"),
+        (BODY, "application/json; charset=idna", "", "'idna' is not known"),
+        (BODY, "application/json; charset=zlib", "", "'zlib' is not known"),
+        (BODY, "application/json; charset=a\0b", "", "is not known"),
+        (BODY[:-1], "application/json; charset=utf-16", "", "not utf-16"),
+        (b"\xff\xff", "application/json; charset=shift_jis", "", "not shift_jis"),
+    ],
+)
+def test_what_does_not_fit_its_declaration_is_refused(
+    body: bytes, content_type: str, content_encoding: str, why: str
+) -> None:
+    with pytest.raises(EnvelopeError, match=why):
+        as_utf8(body, content_type, content_encoding)
+
+
+@pytest.mark.parametrize(
+    "pack",
+    [lambda bomb: (gzip.compress(bomb), "gzip"), lambda bomb: (zlib.compress(bomb), "deflate")],
+)
+def test_a_bomb_is_refused_before_it_goes_off(pack: Callable[[bytes], tuple[bytes, str]]) -> None:
+    body, coding = pack(bytes(4 * MAX_UNPACKED_BYTES))
+    assert len(body) < MAX_UNPACKED_BYTES / 200
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(EnvelopeError, match=f"more than {MAX_UNPACKED_BYTES} bytes"):
+            as_utf8(body, "", coding)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 3 * MAX_UNPACKED_BYTES
+
+
+def test_what_just_fits_is_taken() -> None:
+    body = b" " * (MAX_UNPACKED_BYTES - len(BODY)) + BODY
+
+    assert as_utf8(gzip.compress(body), "", "gzip") == body
+
+
+@pytest.mark.parametrize(
+    ("pack", "name"),
+    [
+        (zlib.compress, "application/x-gzip"),
+        (gzip.compress, "application/x-gzip"),
+        (bz2.compress, "application/x-bz2"),
+        (lzma.compress, "application/x-lzma"),
+    ],
+)
+def test_a_task_that_kombu_compressed_is_read(pack: Callable[[bytes], bytes], name: str) -> None:
+    plain = task("t", 1, headers={"compression": name})
+    packed = Message(
+        id="", body=pack(plain.body), headers=plain.headers, content_type="application/json"
+    )
+
+    arguments = CeleryCodec().read(packed).arguments
+    assert arguments is not None
+    assert list(arguments.args) == [1]
+    for cut in (packed.body[:-3], packed.body + b"x", b""):
+        broken = Message(id="", body=cut, headers=plain.headers)
+        with pytest.raises(EnvelopeError, match="no whole"):
+            CeleryCodec().read(broken)
+
+
+@pytest.mark.parametrize("pack", [bz2.compress, lzma.compress])
+def test_kombus_bombs_are_refused_as_well(pack: Callable[[bytes], bytes]) -> None:
+    name = {bz2.compress: "application/x-bz2", lzma.compress: "application/x-lzma"}[pack]
+    bomb = Message(
+        id="", body=pack(bytes(2 * MAX_UNPACKED_BYTES)), headers={"task": "t", "compression": name}
+    )
+
+    with pytest.raises(EnvelopeError, match="more than"):
+        CeleryCodec().read(bomb)
+
+
+def test_an_unknown_compression_is_named() -> None:
+    with pytest.raises(EnvelopeError, match="application/zstd"):
+        CeleryCodec().read(task("t", headers={"compression": "application/zstd"}))
+
+
+@pytest.mark.parametrize(
+    ("headers", "raw"),
+    [
+        ({"Content-Type": "application/json; charset=latin1", "Content-Encoding": "gzip"}, {}),
+        ({"content-type": "application/json; charset=latin1"}, {"content_encoding": "gzip"}),
+    ],
+)
+def test_it_may_be_declared_in_headers_of_any_case_or_in_amqps_property(
+    headers: dict[str, str], raw: dict[str, object]
+) -> None:
+    message = Message(id="", body=gzip.compress(TEXT.encode("latin-1")), headers=headers, raw=raw)
+
+    assert read(message, codec="json") == {"name": "Ærøskøbing"}
+
+
+def test_bytes_are_never_unpacked() -> None:
+    packed = gzip.compress(BODY)
+
+    assert read(Message(id="", body=packed, raw={"content_encoding": "gzip"}), kind=bytes) == packed
+
+
+def read(message: Message, *, codec: AnyCodec | None = None, kind: Any = Any) -> object:
+    from brokerwq import App
+
+    def work(payload: Any) -> None:
+        raise AssertionError(payload)
+
+    work.__annotations__["payload"] = kind
+    route = App("memory://").worker("q", codec=codec, foreign=True)(work).route()
+    assert route.foreign is not None
+    reading: Any = route.foreign.read(message)
+    return route.foreign.decode(reading)
+
+
+def test_every_codec_is_known_by_its_name() -> None:
+    names: list[Any] = ["json", "bytes", "sns", "cloudevents", "celery", "dramatiq"]
+
+    for name in names:
+        kind = bytes if name == "bytes" else int
+        assert foreign_codec_for(name, codec_for(name, kind)).read(
+            {"celery": task("t"), "dramatiq": DRAMATIQ, "cloudevents": EVENT}.get(
+                name, Message(id="", body=b"1")
+            )
+        )
+    assert codec_for("celery", int) is JSON
+
+
+DRAMATIQ = Message(
+    id="",
+    body=json.dumps(
+        {"actor_name": "t", "args": [], "kwargs": {}, "options": {}, "message_id": "1"}
+    ).encode(),
+)
+EVENT = Message(
+    id="", body=b'{"specversion":"1.0","id":"1","source":"/a","type":"t"}', content_type=""
+)
+
+
+async def test_a_packed_body_reaches_its_worker_and_a_broken_one_the_dead_letters(
+    place: Place,
+) -> None:
+    app = place.app()
+    seen: list[Any] = []
+
+    @app.worker("q", codec="json", foreign=True)
+    async def work(*, name: str) -> None:
+        seen.append(name)
+
+    headers = {"content-encoding": "gzip"}
+    await declare(app, "q")
+    await send_raw(
+        app,
+        "q",
+        Message(id="1", body=gzip.compress(BODY), headers=headers),
+        Message(id="2", body=gzip.compress(BODY)[:20], headers=headers),
+        Message(id="3", body=gzip.compress(BODY)),
+    )
+    await place.drain(app)
+
+    assert seen == ["Ærøskøbing"]
+    letters = {letter.id: letter for letter in await dead_letters(app, "q")}
+    assert letters.keys() == {"2", "3"}
+    assert letters["2"].body == gzip.compress(BODY)[:20]
