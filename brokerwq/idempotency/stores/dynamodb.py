@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import heapq
 import json
 import logging
 import re
@@ -30,6 +29,7 @@ from brokerwq.idempotency.stores._dynamodb_client import (
     sdk_client,
 )
 from brokerwq.idempotency.stores._dynamodb_time import ServiceTime
+from brokerwq.idempotency.stores._newest import Newest
 from brokerwq.idempotency.stores._per_loop import PerLoop
 
 _TABLE: Final = re.compile(r"[A-Za-z0-9_.-]{3,255}")
@@ -240,16 +240,10 @@ class DynamodbStore:
         self, limit: int, /, *, state: State | None = None, worker: str | None = None
     ) -> Sequence[Record]:
         """See ``Store.list``. It reads the whole table, and reading is charged."""
-        newest: list[tuple[float, int, Record]] = []
-        count = 0
+        newest = Newest(limit, state, worker)
         async for item, _ in self._scan():
-            record = items.record_of(item, await self._now(), self._skew)
-            if state in (None, record.state) and worker in (None, record.worker):
-                count += 1
-                heapq.heappush(newest, (record.created_at, count, record))
-                if len(newest) > limit:
-                    heapq.heappop(newest)
-        return [record for _, _, record in sorted(newest, reverse=True)]
+            newest.add(items.record_of(item, await self._now(), self._skew))
+        return newest.result()
 
     async def forget(self, key: bytes, /) -> bool:
         """See ``Store.forget``."""
