@@ -7,8 +7,6 @@ The service has no clock that a condition could read. Times are its own all the 
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
 import logging
 import re
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -81,7 +79,10 @@ class DynamodbStore:
             raise ConfigError(msg)
         self._table = table
         self._name = f"dynamodb://{region or ''}/{table}"
-        self._skew = seconds_of(skew, "skew", floor=0.0, limit=_LONGEST_SKEW)
+        self._skew = seconds_of(skew, "skew", limit=_LONGEST_SKEW)
+        if self._skew < 0:
+            msg = f"skew is {self._skew} seconds; it must be 0 or more"
+            raise ConfigError(msg)
         timeout = positive_seconds(command_timeout, "command_timeout", limit=600.0)
         make = client or sdk_client(session, region, endpoint_url, timeout)
         self._clock = clock
@@ -175,7 +176,7 @@ class DynamodbStore:
                 key, owner, "SET #lease_ms = :lease_ms", f"{items.OURS} AND #ttl > :ttl", values
             )
         except ConditionFailedError as refused:
-            if not _is(refused.item, owner, State.IN_PROGRESS):
+            if not items.is_held(refused.item, owner, State.IN_PROGRESS):
                 return False
         else:
             return True
@@ -217,7 +218,7 @@ class DynamodbStore:
         try:
             await self._update(key, owner, change, items.OURS, values)
         except ConditionFailedError as refused:
-            return _is(refused.item, owner, state)
+            return items.is_held(refused.item, owner, state)
         return True
 
     async def release(self, key: bytes, owner: bytes, /) -> bool:
@@ -288,9 +289,11 @@ class DynamodbStore:
     def schema(self) -> Sequence[str]:
         """See ``Store.schema``: the requests, as the AWS command line takes them."""
         return (
-            _shown("create-table", items.table_definition(self._table)),
-            _shown("update-time-to-live", items.ttl_definition(self._table)),
-            _shown("put-item", {"TableName": self._table, "Item": items.version_item()}),
+            items.command_line("create-table", items.table_definition(self._table)),
+            items.command_line("update-time-to-live", items.ttl_definition(self._table)),
+            items.command_line(
+                "put-item", {"TableName": self._table, "Item": items.version_item()}
+            ),
         )
 
     async def init(self) -> None:
@@ -386,21 +389,3 @@ class DynamodbStore:
         if not self._has_warned:
             self._has_warned = True
             _log.warning("%s %s", self.name, what)
-
-
-def _is(item: items.Item | None, owner: bytes, state: State) -> bool:
-    """Whether the record in ``item`` is ``owner``'s, and in ``state``."""
-    if item is None:
-        return False
-    found = item.get("owner", {}).get("B"), item.get("state", {}).get("N")
-    return found == (owner, str(int(state)))
-
-
-def _shown(command: str, arguments: dict[str, Any]) -> str:
-    def plain(value: object) -> str:
-        if isinstance(value, bytes):
-            return base64.b64encode(value).decode()
-        raise TypeError(type(value).__name__)
-
-    text = json.dumps(arguments, default=plain)
-    return f"aws dynamodb {command} --cli-input-json '{text}'"
