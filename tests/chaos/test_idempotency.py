@@ -19,7 +19,7 @@ import pytest
 
 from brokerwq.testing.servers.postgres import program
 from tests.chaos.campaign import Found, Setting, run_campaign
-from tests.idempotency.stores import postgres_schema
+from tests.idempotency.postgres import postgres_schema
 
 Read: TypeAlias = Callable[[], list[tuple[int, int]]]
 FULL = os.environ.get("CAMPAIGN") == "full"

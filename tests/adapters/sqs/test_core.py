@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import itertools
 import json
 import secrets
@@ -13,16 +14,19 @@ from typing import Any
 
 import pytest
 from brokerwq_sqs.client import SdkClients
+from brokerwq_sqs.consumer import SqsConsumer
 from brokerwq_sqs.driver import SqsDriver
 from brokerwq_sqs.settings import SqsSettings
 
 from brokerwq import App, DeadLetter, Job, Message, QueueSpec, RetryPolicy, Runner
 from brokerwq.clock import SYSTEM_CLOCK
 from brokerwq.dead_letters import DeadLetters
+from brokerwq.driver import UncountedReturn
 from brokerwq.errors import ConfigError, UnsupportedError
 from brokerwq.events import LeaseLost, LeasesExtended
 from brokerwq.message import new_message_id
 from brokerwq.testing.servers.localstack import SqsServer
+from brokerwq.testing.servers.moto import moto
 from tests.adapters.sqs import campaign
 from tests.adapters.sqs.places import SqsPlace, place_on
 from tests.cases.lab import Place, counts, dead_letters, declare, reasons, send_raw
@@ -293,6 +297,40 @@ async def test_a_fifo_queue_refuses_a_delayed_enqueue(server: SqsServer) -> None
 
         with pytest.raises(UnsupportedError, match="cannot delay"):
             await work.options(delay=5).enqueue(n=1)
+
+
+async def test_a_single_fifo_queue_is_planned_with_as_what_it_is(server: SqsServer) -> None:  # noqa: ARG001 -- see the next line
+    # LocalStack gives no FIFO message back while one of another group runs.
+    async with contextlib.AsyncExitStack() as stack:
+        place = await stack.enter_async_context(place_on(stack.enter_context(moto())))
+        app = place.app()
+        attempts: list[int] = []
+        sleeps = 0
+
+        @app.worker("q.fifo", retry=RetryPolicy(max_attempts=2, base=0.01, jitter="none"))
+        async def work(job: Job, *, fails: bool) -> None:
+            nonlocal sleeps
+            if fails:
+                attempts.append(job.attempt)
+                raise ValueError
+            sleeps += 1
+            await asyncio.sleep(4)
+
+        await work.options(group="a").enqueue(fails=False)
+        async with place.running(app, slots=4):
+            await place.until(lambda: sleeps)
+            await work.options(group="b").enqueue(fails=True)
+            # On a standard queue a suspect would be put back, uncounted, while another job runs.
+            await place.until(lambda: len(attempts) == 2)
+
+        assert attempts == [1, 2]
+        driver = await app.broker().driver()
+        consumer = await driver.consume("q.fifo", lease=60, prefetch=1)
+        assert driver.capabilities.uncounted_return is UncountedReturn.COPY
+        assert isinstance(consumer, SqsConsumer)
+        assert consumer.capabilities.uncounted_return is UncountedReturn.COUNTED
+        assert consumer.capabilities.ordered_groups
+        assert consumer.capabilities.max_send_delay == 0
 
 
 @pytest.mark.parametrize("sample", sorted(path.name for path in SAMPLES.glob("*.json")))
