@@ -305,3 +305,14 @@ def test_help_says_what_a_verb_does(cli: Cli) -> None:
     assert answer.code == 0
     for verb in ("plan", "run", "status", "verify", "finish", "rollback"):
         assert verb in answer.out
+
+
+def test_a_verb_that_works_on_one_broker_asks_which(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BROKERWQ_URL", "memory://a memory://b")
+
+    answer = cli("queues", "ls")
+
+    assert answer.code == 2
+    assert "names several brokers: say by --url which of them is meant" in answer.err
