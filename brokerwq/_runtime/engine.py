@@ -158,12 +158,12 @@ class Engine:
                 emit=self._emit,
             )
         watchdog = Watchdog(plan.clock, slots, self._emit)
+        dispatcher.watch = watchdog.wake
         drained: Drained | None = None
         try:
             guards.start()
             await fleet.open(opener.open_all, intakes.start)
             self.lifecycle.enter("ready")
-            watchdog.start()
             drained = await self._until_stopped(drain)
         finally:
             with anyio.CancelScope(shield=True):

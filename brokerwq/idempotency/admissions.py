@@ -13,7 +13,13 @@ from brokerwq.errors import BrokerwqError, LeaseLostError, StoreError, StoreUnav
 from brokerwq.events import Event, MarkerTrouble
 from brokerwq.idempotency.record import Claim, State
 from brokerwq.idempotency.results import ResultError, result_text
-from brokerwq.idempotency.store import Outgoing, Store, Transaction, TransactionalStore
+from brokerwq.idempotency.store import (
+    Outgoing,
+    Store,
+    Transaction,
+    TransactionAbortedError,
+    TransactionalStore,
+)
 from brokerwq.job import Child, Job
 from brokerwq.message import child_message_id
 from brokerwq.once import Once
@@ -22,14 +28,8 @@ from brokerwq.outcomes import DeadLetter, Discard, Outcome
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 2.0
 _LEAST_PATIENCE: Final = 1.0
-
-
-class TransactionAbortedError(BrokerwqError):
-    """A handler returned, but its transaction holds nothing.
-
-    A statement in it failed and the handler went on, or the handler rolled it back: committing
-    would ack a job whose work was never done.
-    """
+_SHARE: Final = 0.8
+"""Of what is left of the lease: an ack without a record must still be in time."""
 
 
 class Holder(Protocol):
@@ -152,7 +152,7 @@ class MarkerAdmission(_Leased):
     async def _complete(self, result: str | None) -> bool:
         """Complete the record; as long as the lease lasts nobody else repeats the work."""
         clock = self._desk.clock
-        deadline = clock.now() + max(self._job.lease.remaining, _LEAST_PATIENCE)
+        deadline = clock.now() + max(self._job.lease.remaining * _SHARE, _LEAST_PATIENCE)
         pause = _FIRST_PAUSE
         while True:
             try:
