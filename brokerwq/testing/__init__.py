@@ -6,6 +6,7 @@ Nothing here needs pytest, but ``brokerwq.testing.pytest_suite``; nothing needs 
 
 from brokerwq.testing.app import Dead, Enqueued, TestApp
 from brokerwq.testing.bench import Bench, CheckFailedError
+from brokerwq.testing.brokers import BrokerUnderTest
 from brokerwq.testing.catalogue import Check
 from brokerwq.testing.checks import all_checks
 from brokerwq.testing.clock import FakeClock
@@ -15,6 +16,7 @@ from brokerwq.testing.runner import CheckResult, Verdict, run_check, run_checks,
 
 __all__ = [
     "Bench",
+    "BrokerUnderTest",
     "Check",
     "CheckFailedError",
     "CheckResult",
