@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
 from brokerwq.clock import Clock
-from brokerwq.driver import Delivery, Mark, Results
+from brokerwq.driver import Capabilities, Delivery, Mark, Results
 from brokerwq.driver.rules import sqs as rules
 from brokerwq.driver.rules.sqs import MAX_DELAY, MAX_LEASE
 from brokerwq.durations import positive_seconds, seconds_of
@@ -25,7 +25,7 @@ from brokerwq_sqs import copies
 from brokerwq_sqs.batch import Entry, call_batch
 from brokerwq_sqs.client import Api
 from brokerwq_sqs.errors import lease_lost, under_way
-from brokerwq_sqs.polls import Polls, Receipt, State
+from brokerwq_sqs.polls import Polls, Receipt, State, receipt_of
 from brokerwq_sqs.queues import Queue, Queues
 
 _SEND: Final = "send_message_batch"
@@ -40,13 +40,23 @@ class SqsConsumer:
     """See ``brokerwq.driver.Consumer``."""
 
     def __init__(
-        self, api: Api, queues: Queues, queue: Queue, polls: Polls, *, lease: int, clock: Clock
+        self,
+        api: Api,
+        queues: Queues,
+        queue: Queue,
+        polls: Polls,
+        *,
+        lease: int,
+        capabilities: Capabilities,
+        clock: Clock,
     ) -> None:
         self._api = api
         self._queues = queues
         self._queue = queue
         self._polls = polls
         self._lease = lease
+        self.capabilities = capabilities
+        """What its queue can do, which is not what all queues of the driver can."""
         self._clock = clock
         self._can_copy = not queue.is_fifo
         self._settling: set[asyncio.Task[Any]] = set()
@@ -121,7 +131,10 @@ class SqsConsumer:
                     in_place.append((nth, receipt))
             await self._hide(in_place, timeouts, results)
             if by_copy:
-                marks = {nth: self._counted(receipt, delays[nth]) for nth, receipt in by_copy}
+                marks = {
+                    nth: self._timed(copies.spent(receipt.received), delays[nth])
+                    for nth, receipt in by_copy
+                }
                 await self._return(by_copy, timeouts, marks, results)
 
         return await self._shielded(items, results, release)
@@ -169,7 +182,7 @@ class SqsConsumer:
         if not unclaimed:
             return
         none = [0.0] * len(unclaimed)
-        marks = [copies.unstarted(_receipt(delivery).received) for delivery in unclaimed]
+        marks = [copies.unstarted(receipt_of(delivery).received) for delivery in unclaimed]
         try:
             results = await self.put_back(unclaimed, none, marks)
         except DriverError as exc:
@@ -216,7 +229,7 @@ class SqsConsumer:
         items: list[_Item] = []
         now = self._clock.now()
         for nth, delivery in enumerate(deliveries):
-            receipt = _receipt(delivery)
+            receipt = receipt_of(delivery)
             is_ours = late or receipt.is_copied or receipt.until > now
             if receipt.state is State.HELD and is_ours:
                 items.append((nth, receipt))
@@ -373,23 +386,11 @@ class SqsConsumer:
             receipt.is_copied = results[nth] is None
         await self._delete([item for item in items if item[1].is_copied], results)
 
-    def _counted(self, receipt: Receipt, delay: float) -> Mark:
-        """The mark of a message that comes back by copy and spent its attempt."""
-        mark = copies.unstarted(receipt.received)
-        return self._timed(replace(mark, attempts=mark.attempts + 1, not_before=None), delay)
-
     def _timed(self, mark: Mark, delay: float) -> Mark:
         """``mark`` with the moment at which a delay beyond the broker's ends."""
         if delay <= MAX_DELAY or mark.not_before is not None:
             return mark
         return replace(mark, not_before=self._clock.utcnow() + timedelta(seconds=delay))
-
-
-def _receipt(delivery: Delivery) -> Receipt:
-    if not isinstance(delivery.handle, Receipt):
-        msg = "the delivery is of another adapter"
-        raise TypeError(msg)
-    return delivery.handle
 
 
 def _whole(delay: float) -> int:

@@ -27,6 +27,12 @@ def unstarted(received: Received) -> Mark:
     )
 
 
+def spent(received: Received) -> Mark:
+    """The mark of a message that comes back by copy and spent its attempt."""
+    mark = unstarted(received)
+    return replace(mark, attempts=mark.attempts + 1, not_before=None)
+
+
 def returned_copy(received: Received, mark: Mark, limit: int) -> Encoded | None:
     """A copy for the same queue; None where the message has no room for the mark."""
     encoded = _encoded(received, mark.on(received.message), make_room=False)

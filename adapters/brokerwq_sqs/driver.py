@@ -16,15 +16,13 @@ from brokerwq.driver import (
     Consumer,
     Count,
     Difference,
-    Lease,
     QueueSpec,
     QueueStats,
     Results,
-    UncountedReturn,
 )
 from brokerwq.driver.doctor import Finding
 from brokerwq.driver.rules import sqs as rules
-from brokerwq.driver.rules.sqs import MAX_DELAY, MAX_ENTRIES, MAX_LEASE, SHORTEST_LEASE
+from brokerwq.driver.rules.sqs import MAX_LEASE, SHORTEST_LEASE
 from brokerwq.durations import positive_seconds, seconds_of
 from brokerwq.errors import (
     ClosedError,
@@ -35,6 +33,7 @@ from brokerwq.errors import (
 )
 from brokerwq.message import Message
 from brokerwq_sqs import wire
+from brokerwq_sqs.abilities import abilities
 from brokerwq_sqs.batch import Entry, call_batch
 from brokerwq_sqs.client import Api, open_apis
 from brokerwq_sqs.consumer import SqsConsumer
@@ -60,26 +59,7 @@ class SqsDriver:
         self._settings = settings
         self._clock = clock
         self._open: _Open | None = None
-        self._capabilities = Capabilities(
-            lease=Lease.TIMED,
-            max_lease=MAX_LEASE,
-            max_claim=MAX_ENTRIES,
-            max_settle=MAX_ENTRIES,
-            max_send=MAX_ENTRIES,
-            max_message_bytes=wire.MAX_BYTES,
-            max_batch_bytes=wire.MAX_BYTES,
-            max_wait=settings.max_wait,
-            max_send_delay=0 if settings.fifo else MAX_DELAY,
-            max_release_delay=MAX_LEASE,
-            fences=False,
-            counts_receives=True,
-            uncounted_return=UncountedReturn.COUNTED if settings.fifo else UncountedReturn.COPY,
-            atomic_dead_letter=False,
-            ordered_groups=settings.fifo,
-            exact_stats=False,
-            durable=True,
-            lists_queues=True,
-        )
+        self._capabilities = abilities(settings, is_fifo=settings.fifo)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -164,7 +144,13 @@ class SqsDriver:
         whole = max(math.ceil(lease), SHORTEST_LEASE)
         polls = Polls(connection.receive, source, whole, self._clock, self._settings)
         consumer = SqsConsumer(
-            connection.control, connection.queues, source, polls, lease=whole, clock=self._clock
+            connection.control,
+            connection.queues,
+            source,
+            polls,
+            lease=whole,
+            capabilities=abilities(self._settings, is_fifo=source.is_fifo),
+            clock=self._clock,
         )
         connection.consumers = {one for one in connection.consumers if not one.is_closed}
         connection.consumers.add(consumer)

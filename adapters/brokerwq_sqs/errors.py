@@ -148,6 +148,9 @@ def _of_client(exc: Exception, where: str) -> Exception | None:
     for classes, kind, words in _BY_CLASS:
         if isinstance(exc, classes):
             return kind(f"{where}: {words}: {exc!s:.{_CUT}}")
+    if isinstance(exc, ValueError) and "invalid endpoint" in str(exc).lower():
+        # An empty AWS_DEFAULT_REGION, for the SDK a region like any other.
+        return ConfigError(f"{where}: no AWS region, or no address that can be: {exc!s:.{_CUT}}")
     if isinstance(exc, RuntimeError) and "closed" in str(exc).lower():
         return ClosedError(f"{where}: the client is closed")
     return None

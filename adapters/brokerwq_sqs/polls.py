@@ -56,6 +56,14 @@ class Receipt:
     is_copied: bool = False
 
 
+def receipt_of(delivery: Delivery) -> Receipt:
+    """The receive that ``delivery`` stands for."""
+    if not isinstance(delivery.handle, Receipt):
+        msg = "the delivery is of another adapter"
+        raise TypeError(msg)
+    return delivery.handle
+
+
 class Polls:
     """The receiving half of a consumer."""
 

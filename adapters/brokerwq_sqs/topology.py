@@ -41,9 +41,9 @@ class Topology:
         check_spec(spec, self._queues)
         if spec.declare == "never":
             # Somebody else's: it has to be there, and is as it is.
-            found = await self._queues.find(spec.name)
+            adopted = await self._queues.find(spec.name)
             if check_only and spec.on_dead != "hold":
-                await self._require_dead_letter(spec, found)
+                await self._require_dead_letter(spec, adopted)
             return []
         may_create = spec.declare == "create" and not check_only
         found = await self._look(spec.name, must_exist=not may_create)

@@ -39,6 +39,7 @@ class Dispatcher:
         self.lanes: Mapping[LeaseKeeper, Lane] = {}
         self.slots: Slots
         self.is_isolating = False
+        self.watch: Callable[[], object] = bool
         self._shared = shared
         self._tally = tally
         self._suspect = suspect
@@ -137,6 +138,7 @@ class Dispatcher:
             self._finish(held, Verdict("release", "lost"))
         if not work.helds:
             return
+        self.watch()
         for ended in await execute(self._shared, work, self._announce):
             self._finish(ended.held, self._verdict(ended, work), ended, work.route)
 

@@ -154,12 +154,12 @@ class Engine:
                 emit=self._emit,
             )
         watchdog = Watchdog(plan.clock, slots, self._emit)
+        dispatcher.watch = watchdog.wake
         drained: Drained | None = None
         try:
             guards.start()
             await opener.open_all()
             self.lifecycle.enter("ready")
-            watchdog.start()
             drained = await self._until_stopped(drain)
         finally:
             with anyio.CancelScope(shield=True):

@@ -12,6 +12,7 @@ from brokerwq._runtime.lifecycle import Lifecycle
 from brokerwq._runtime.pauses import Pauses
 from brokerwq._runtime.slots import Slots
 from brokerwq.clock import Clock, move_on_after
+from brokerwq.driver.capabilities import UncountedReturn
 from brokerwq.errors import (
     ClosedError,
     DriverError,
@@ -122,7 +123,10 @@ class Intake:
         A long wait on a queue with nothing in it must not keep slots from the others: who
         shares them reserves some only for what is there already.
         """
-        free = max(self._slots.room(lane.limited), 1)
+        free = self._slots.room(lane.limited)
+        if lane.keeper.capabilities.uncounted_return is UncountedReturn.COUNTED:
+            free -= self._slots.ahead  # giving back what has not begun would cost an attempt
+        free = max(free, 1)
         if self._shares_slots and lane.was_empty:
             return lane.per_slot, 0, POLL_SECONDS
         waiting = 0 if lane.buffer is None else len(lane.buffer)

@@ -18,6 +18,7 @@ from brokerwq._runtime.settler import Settler
 from brokerwq._runtime.strangers import Strangers
 from brokerwq._runtime.verdict import Judge
 from brokerwq.clock import move_on_after
+from brokerwq.driver.capabilities import Capabilities
 from brokerwq.driver.protocol import QueueSpec
 from brokerwq.errors import DriverError
 
@@ -108,12 +109,14 @@ class Opener:
         self, spec: QueueSpec, routes: Sequence[Route], prefetch: int | None = None
     ) -> Lane | None:
         plan = self._plan
-        capabilities = self._connection.driver.capabilities
         batch = next((route for route in routes if route.batch), None)
         usual = plan.slots * (batch.batch if batch else 1)
         consumer = await self._connection.consume(spec, prefetch or usual)
         if consumer is None:
             return None
+        # A queue of a special kind may say what it can do; the driver speaks for the others.
+        usually = self._connection.driver.capabilities
+        capabilities: Capabilities = getattr(consumer, "capabilities", usually)
         keeper = LeaseKeeper(
             consumer,
             capabilities,

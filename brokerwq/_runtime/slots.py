@@ -83,9 +83,11 @@ class Slots:
     def free(self) -> int:
         """How many more may be claimed; below 1 for none."""
         taken = len(self.running) + len(self._ready) + self._capped_count() + self.reserved
-        return self.total + self._ahead() - taken
+        return self.total + self.ahead - taken
 
-    def _ahead(self) -> int:
+    @property
+    def ahead(self) -> int:
+        """How many of those that are free are no slots: their messages would have to wait."""
         if not self._read_ahead or self._job_seconds is None:
             return 0
         soon = self.total * _AHEAD_SECONDS / max(self._job_seconds, 1e-6)
@@ -99,7 +101,7 @@ class Slots:
         if not limited:
             return self.free
         held = sum(self._running_of.get(r, 0) + len(self._capped.get(r, ())) for r in limited)
-        return min(self.free, sum(r.slots or 0 for r in limited) + self._ahead() - held)
+        return min(self.free, sum(r.slots or 0 for r in limited) + self.ahead - held)
 
     async def wait_until_free(self, limited: Sequence[Route] = ()) -> None:
         """Wait for room for ``limited``; those who wait are served in turn."""

@@ -49,11 +49,14 @@ def _key_options(command: F) -> F:
 @_store_options
 @click.option("--dry-run", is_flag=True, help="Print the statements, and change nothing.")
 def init(*, store_url: str | None, app_spec: str | None, dry_run: bool) -> None:
-    """Make the tables that the store needs, if they are missing."""
+    """Make what the records live in, if it is missing: tables, or a mark."""
     store, _ = _open(store_url, app_spec)
     if dry_run:
+        from brokerwq.idempotency import TransactionalStore
+
+        end = ";" if isinstance(store, TransactionalStore) else ""  # SQL, or commands
         for statement in store.schema():
-            click.echo(f"{statement};")
+            click.echo(f"{statement}{end}")
         return
 
     async def make(store: Store) -> None:

@@ -5,7 +5,6 @@ the effect (``once="marker"``) a crash in between repeats it; in the effect's ow
 (``"transactional"``, ``"lease_tx"``) nothing does. ``docs/idempotency.md`` tells which to take.
 """
 
-from brokerwq.idempotency.admissions import TransactionAbortedError
 from brokerwq.idempotency.block import (
     KeyBusyError,
     PayloadMismatchError,
@@ -16,7 +15,7 @@ from brokerwq.idempotency.guard import Guards
 from brokerwq.idempotency.keys import NoKeyError
 from brokerwq.idempotency.open import open_store
 from brokerwq.idempotency.record import Record, State
-from brokerwq.idempotency.store import Store, TransactionalStore
+from brokerwq.idempotency.store import Store, TransactionAbortedError, TransactionalStore
 from brokerwq.idempotency.stores.sqlite import SqliteStore
 
 __all__ = [

@@ -10,11 +10,11 @@ from typing import Any
 from brokerwq.clock import SYSTEM_CLOCK, Clock
 from brokerwq.durations import Seconds, positive_seconds
 from brokerwq.errors import BrokerwqError
-from brokerwq.idempotency.admissions import TransactionAbortedError
 from brokerwq.idempotency.foreign import Foreign, foreign
 from brokerwq.idempotency.keys import digest_of, payload_digest
 from brokerwq.idempotency.record import Answer, Busy, Claim, Claimed, Completed
 from brokerwq.idempotency.results import result_text
+from brokerwq.idempotency.store import TransactionAbortedError
 from brokerwq.once import RETENTION
 
 

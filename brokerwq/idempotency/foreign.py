@@ -20,6 +20,11 @@ class Foreign(Protocol):
         """Whether one is open."""
         ...
 
+    @property
+    def begins_by_itself(self) -> bool:
+        """Whether a statement outside of a transaction opens one, for its owner to commit."""
+        ...
+
     async def begin(self) -> None:
         """Open one."""
         ...
@@ -56,16 +61,41 @@ def foreign(tx: Any, clock: Clock) -> Foreign:
         ConfigError: it is of no kind that is known.
     """
     if isinstance(tx, sqlite3.Connection):
-        from brokerwq.idempotency.stores._sqlite_foreign import ForeignSqlite  # noqa: PLC0415
+        from brokerwq.idempotency.stores._sqlite_foreign import ForeignSqlite
 
         return ForeignSqlite(tx, clock)
-    if type(tx).__module__.partition(".")[0] == "asyncpg":
-        from brokerwq.idempotency.stores._asyncpg_foreign import ForeignAsyncpg  # noqa: PLC0415
+    opened = _opened_by(tx)
+    if opened is None:
+        found = f"{type(tx).__module__}.{type(tx).__name__}"
+        msg = (
+            "tx must be a connection of sqlite3, asyncpg or psycopg (async), or an AsyncConnection "
+            f"or AsyncSession of SQLAlchemy, not {found}"
+        )
+        raise ConfigError(msg)
+    return opened
 
-        return ForeignAsyncpg(tx)
-    found = f"{type(tx).__module__}.{type(tx).__name__}"
-    msg = f"tx must be a connection of sqlite3 or asyncpg, not {found}"
-    raise ConfigError(msg)
+
+def _opened_by(tx: Any) -> Foreign | None:
+    """``tx``, by the library that one of its classes comes from: none is imported for it."""
+    # ruff: noqa: PLC0415 -- each is an extra
+    from brokerwq.idempotency.stores._postgres_foreign import ForeignPostgres
+
+    kind: type[Any] = tx.__class__
+    for base in kind.__mro__:
+        library = base.__module__.partition(".")[0]
+        if library == "asyncpg":
+            from brokerwq.idempotency.stores.asyncpg import AsyncpgLink
+
+            return ForeignPostgres(AsyncpgLink(tx))
+        if library == "psycopg" and base.__name__ == "AsyncConnection":
+            from brokerwq.idempotency.stores.psycopg import PsycopgLink
+
+            return ForeignPostgres(PsycopgLink(tx))
+        if library == "sqlalchemy" and base.__name__ in ("AsyncConnection", "AsyncSession"):
+            from brokerwq.idempotency.stores.sqlalchemy import link_of
+
+            return ForeignPostgres(link_of(tx))
+    return None
 
 
 async def put_out(tx: Any, queue: str, message: Message, delay: float, clock: Clock | None) -> None:
@@ -86,7 +116,7 @@ async def put_out(tx: Any, queue: str, message: Message, delay: float, clock: Cl
         msg = "tx needs App(store=…): its outbox is where the message goes"
         raise ConfigError(msg)
     connection = foreign(tx, clock)
-    if not connection.in_transaction:
+    if not (connection.in_transaction or connection.begins_by_itself):
         msg = "no transaction is open on tx: the message would be sent whatever comes after"
         raise ConfigError(msg)
     await connection.put_out(Outgoing(queue=queue, message=message, delay=delay))

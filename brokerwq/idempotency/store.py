@@ -17,8 +17,22 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
+from brokerwq.errors import BrokerwqError
 from brokerwq.idempotency.record import Answer, Claim, Record, State
 from brokerwq.message import Message
+
+
+class TransactionAbortedError(BrokerwqError):
+    """A handler returned, but its transaction holds nothing.
+
+    A statement in it failed and the handler went on, or the handler rolled it back, or COMMIT
+    was refused: acking would lose work that was never done.
+    """
+
+
+class TransactionConflictError(TransactionAbortedError):
+    """The database gave the transaction up for another one; repeating the whole may help."""
+
 
 Soundness: TypeAlias = Literal["sound", "aborted", "escaped"]
 """What has become of a transaction at its end: it can be committed; a statement failed in it,
@@ -148,6 +162,8 @@ class Transaction(Protocol):
 
         Raises:
             StoreUnavailableError: perhaps it was committed, perhaps not.
+            TransactionConflictError: it was not, and repeating the whole may help.
+            TransactionAbortedError: it was not.
         """
         ...
 
@@ -163,6 +179,14 @@ class TransactionalStore(Store, Protocol):
     @property
     def takes_threads(self) -> bool:
         """Whether ``conn`` may be used in a thread by a plain function."""
+        ...
+
+    def is_conflict(self, error: BaseException, /) -> bool:
+        """Whether the database gave a transaction up for another one, with ``error``.
+
+        A deadlock or a serialization failure: the whole must be repeated, from its first
+        statement on. The driver's own error, or whatever was raised from it.
+        """
         ...
 
     async def begin_marked(self, claim: Claim, /) -> Transaction | Answer:

@@ -4,7 +4,9 @@ Nothing here needs pytest, but ``brokerwq.testing.pytest_suite``; nothing needs 
 ``brokerwq.testing.stateful``.
 """
 
+from brokerwq.testing.app import Dead, Enqueued, TestApp
 from brokerwq.testing.bench import Bench, CheckFailedError
+from brokerwq.testing.brokers import BrokerUnderTest
 from brokerwq.testing.catalogue import Check
 from brokerwq.testing.checks import all_checks
 from brokerwq.testing.clock import FakeClock
@@ -14,13 +16,17 @@ from brokerwq.testing.runner import CheckResult, Verdict, run_check, run_checks,
 
 __all__ = [
     "Bench",
+    "BrokerUnderTest",
     "Check",
     "CheckFailedError",
     "CheckResult",
+    "Dead",
+    "Enqueued",
     "FakeClock",
     "FakeJob",
     "FakeLease",
     "Harness",
+    "TestApp",
     "Verdict",
     "all_checks",
     "job",

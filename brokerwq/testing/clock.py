@@ -22,6 +22,7 @@ _QUIET_TURNS = 3
 _BLIND_TURNS = 50
 _MAX_TURNS = 200_000
 _FOREIGN_LOOP_PATIENCE = 5.0
+_FOREIGN_LOOP_LOOK = 0.02
 _SHORTEST_WAIT = 0.001
 
 # Those who wait for a loop to come to rest must not wait for each other.
@@ -173,7 +174,30 @@ class FakeClock:
         """
         await self._settle()
 
-    async def drive(self, work: Coroutine[Any, Any, T], /, *, threshold: float = 0.0) -> T:
+    async def stirs(
+        self, seconds: float, task: asyncio.Future[Any], sign: Callable[[], object] = int
+    ) -> bool:
+        """Whether anything happens, ``task`` ends included, within real ``seconds``; 1 ms at least.
+
+        Asked when all loops have come to rest: a thread may be at work, or a socket. What comes
+        and goes in less than 1 ms is seen only if it changes ``sign()``.
+        """
+        when, before = self.next_at, sign()
+        until = SYSTEM_CLOCK.now() + seconds
+        while True:
+            await asyncio.wait({task}, timeout=_SHORTEST_WAIT)
+            if task.done() or await self._settle() or (self.next_at, sign()) != (when, before):
+                return True
+            if SYSTEM_CLOCK.now() >= until:
+                return False
+
+    async def drive(
+        self,
+        work: Coroutine[Any, Any, T],
+        /,
+        *,
+        threshold: float | Callable[[], float] = 0.0,
+    ) -> T:
         """Run ``work`` to its end and move time on whenever everything waits.
 
         Hours on this clock take milliseconds. One ``drive`` at a time: two would move time twice.
@@ -181,20 +205,22 @@ class FakeClock:
         Args:
             work: What to run.
             threshold: Seconds of the machine's time for which everything must have waited before
-                time moves; above 0 where threads are at work that the loop cannot see.
+                time moves; above 0 where threads are at work that the loop cannot see. A
+                function is asked whenever everything waits.
 
         Returns:
             What ``work`` returns; what it raises is raised.
         """
+        asked = threshold if callable(threshold) else lambda: threshold
         task = asyncio.ensure_future(work)
         try:
             while True:
                 await self._settle()
                 when = self.next_at
-                if not task.done() and (threshold > 0 or when is None or when == math.inf):
-                    await asyncio.wait({task}, timeout=max(threshold, _SHORTEST_WAIT))
-                    if await self._settle() or self.next_at != when:
-                        continue
+                quiet = asked()
+                is_to_wait = not task.done() and (quiet > 0 or when is None or when == math.inf)
+                if is_to_wait and await self.stirs(quiet, task, asked):
+                    continue
                 if task.done():
                     return task.result()
                 if when is not None and when < math.inf:
@@ -295,7 +321,10 @@ async def _rest_elsewhere(loop: asyncio.AbstractEventLoop) -> bool:
     except RuntimeError:
         resting.close()
         return False
-    done, _ = await asyncio.wait({rested}, timeout=_FOREIGN_LOOP_PATIENCE)
-    if not done or rested.cancelled():
-        return False
-    return rested.result()
+    until = SYSTEM_CLOCK.now() + _FOREIGN_LOOP_PATIENCE
+    # A loop that stops at this moment never answers.
+    while loop.is_running() and SYSTEM_CLOCK.now() < until:
+        done, _ = await asyncio.wait({rested}, timeout=_FOREIGN_LOOP_LOOK)
+        if done:
+            break
+    return rested.done() and not rested.cancelled() and rested.result()

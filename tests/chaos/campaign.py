@@ -45,6 +45,7 @@ class Setting:
         fault_seconds: Faults end after so long, if the queue is not empty before.
         seed: Of the faults.
         queue: Its name.
+        environment: Variables that the runners need.
     """
 
     strategy: str
@@ -63,6 +64,7 @@ class Setting:
     fault_seconds: float = 40.0
     seed: int = 1
     queue: str = "work"
+    environment: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
     def effects(self) -> Path:
@@ -206,6 +208,7 @@ def read_sqlite(path: Path) -> list[tuple[int, int]]:
 def run_worker(setting: Setting) -> None:
     """The body of one runner process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.update(setting.environment)
     app = build_app(setting)
     asyncio.run(Runner(app, slots=setting.slots, grace=2.0, log=False).run())
 

@@ -91,8 +91,187 @@ async def own_asyncpg(dsn: str) -> AsyncGenerator[AsyncpgOwn]:
     await connection.close()
 
 
+# -- psycopg -------------------------------------------------------------------------------
+
+
+def for_libpq(dsn: str) -> str:
+    """libpq has another way to say which schema is meant."""
+    return dsn.replace("?search_path=", "?options=-csearch_path%3D")
+
+
+def open_psycopg(dsn: str) -> Store:
+    from brokerwq.idempotency.stores.psycopg import PsycopgStore
+
+    return PsycopgStore(for_libpq(dsn))
+
+
+async def write_psycopg(tx: Any, n: int) -> object:
+    return await tx.conn.execute("INSERT INTO effects VALUES (%s)", (n,))
+
+
+class PsycopgOwn(AsyncpgOwn):
+    async def begin(self) -> None:
+        await self.tx.execute("SELECT 1")  # it begins by itself
+
+    async def write(self, n: int, /) -> None:
+        await write_psycopg(Conn(self.tx), n)
+
+
+@dataclass
+class Conn:
+    conn: Any
+
+
+@asynccontextmanager
+async def own_psycopg(dsn: str) -> AsyncGenerator[PsycopgOwn]:
+    psycopg: Any = import_module("psycopg")
+    connection = await psycopg.AsyncConnection.connect(for_libpq(dsn))
+    yield PsycopgOwn(connection)
+    await connection.close()
+
+
+async def commit(tx: Any) -> object:
+    return await tx.conn.commit()
+
+
+async def rollback(tx: Any) -> object:
+    return await tx.conn.rollback()
+
+
+# -- SQLAlchemy ----------------------------------------------------------------------------
+
+
+def engine_of(dsn: str, driver: str) -> Any:
+    from sqlalchemy.ext.asyncio import create_async_engine
+
+    server, _, name = dsn.partition("?search_path=")
+    url = server.replace("postgresql://", f"postgresql+{driver}://")
+    arguments: dict[str, Any] = {"options": f"-csearch_path={name}"}
+    if driver == "asyncpg":
+        arguments = {"server_settings": {"search_path": name}}
+    return create_async_engine(url, connect_args=arguments)
+
+
+def open_sqlalchemy(driver: str) -> Callable[[str], Store]:
+    def opened(dsn: str) -> Store:
+        from brokerwq.idempotency.stores.sqlalchemy import SqlalchemyStore
+
+        engine = engine_of(dsn, driver)
+
+        class Disposing(SqlalchemyStore):
+            """It leaves the user's engine to the user; who is nobody else here."""
+
+            async def aclose(self) -> None:
+                await super().aclose()
+                await engine.dispose()
+
+        return Disposing(engine)
+
+    return opened
+
+
+def text(sql: str) -> Any:
+    from sqlalchemy import text as sa_text
+
+    return sa_text(sql)
+
+
+async def write_sqlalchemy(tx: Any, n: int) -> object:
+    return await tx.session.execute(text("INSERT INTO effects VALUES (:n)"), {"n": n})
+
+
+async def run_sqlalchemy(tx: Any, sql: str) -> object:
+    return await tx.conn.exec_driver_sql(sql)
+
+
+class SessionOwn:
+    def __init__(self, session: Any) -> None:
+        self.tx = session
+
+    async def begin(self) -> None:
+        await self.tx.begin()
+
+    async def end(self, word: str, /) -> None:
+        await getattr(self.tx, word.lower())()
+
+    async def write(self, n: int, /) -> None:
+        await self.tx.execute(text("INSERT INTO effects VALUES (:n)"), {"n": n})
+
+    async def run(self, sql: str, /) -> None:
+        await self.tx.execute(text(sql))
+
+
+def own_session(driver: str) -> Callable[[str], AbstractAsyncContextManager[SessionOwn]]:
+    @asynccontextmanager
+    async def opened(dsn: str) -> AsyncGenerator[SessionOwn]:
+        from sqlalchemy.ext.asyncio import AsyncSession
+
+        engine = engine_of(dsn, driver)
+        async with AsyncSession(engine) as session:
+            yield SessionOwn(session)
+        await engine.dispose()
+
+    return opened
+
+
+def own_core(driver: str) -> Callable[[str], AbstractAsyncContextManager[SessionOwn]]:
+    @asynccontextmanager
+    async def opened(dsn: str) -> AsyncGenerator[SessionOwn]:
+        engine = engine_of(dsn, driver)
+        async with engine.connect() as connection:
+            yield SessionOwn(connection)
+        await engine.dispose()
+
+    return opened
+
+
+async def session_commit(tx: Any) -> object:
+    return await tx.session.commit()
+
+
+async def session_rollback(tx: Any) -> object:
+    return await tx.session.rollback()
+
+
+async def session_block(tx: Any) -> object:
+    async with tx.session.begin_nested():
+        return None
+
+
+SQLALCHEMY_HABITS: dict[str, Habit] = {
+    "conn.commit": commit,
+    "conn.rollback": rollback,
+    "session.commit": session_commit,
+    "session.rollback": session_rollback,
+    "session.begin_nested": session_block,
+}
+
 LIBRARIES: dict[str, Library] = {
     "asyncpg": Library(open_asyncpg, write_asyncpg, run_asyncpg, own_asyncpg),
+    "psycopg": Library(
+        open_psycopg,
+        write_psycopg,
+        run_asyncpg,
+        own_psycopg,
+        implicit=True,
+        habits={"commit": commit, "rollback": rollback},
+    ),
+    "sqlalchemy, asyncpg": Library(
+        open_sqlalchemy("asyncpg"),
+        write_sqlalchemy,
+        run_sqlalchemy,
+        own_session("asyncpg"),
+        implicit=True,
+        habits=SQLALCHEMY_HABITS,
+    ),
+    "sqlalchemy, psycopg": Library(
+        open_sqlalchemy("psycopg"),
+        write_sqlalchemy,
+        run_sqlalchemy,
+        own_core("psycopg"),
+        implicit=True,
+        habits=SQLALCHEMY_HABITS,
+    ),
 }
 
 # -- the server ----------------------------------------------------------------------------
@@ -230,7 +409,3 @@ def _work(library: Library, dsn: str, proxy: TcpProxy) -> Work:
         defer=lambda tx: library.run(tx, "INSERT INTO deferred VALUES (-1)"),
         conflict=lambda tx: library.run(tx, CONFLICT),
     )
-
-
-def asyncpg_bench() -> AbstractAsyncContextManager[StoreBench]:
-    return bench_of(LIBRARIES["asyncpg"])

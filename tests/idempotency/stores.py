@@ -2,71 +2,85 @@
 
 from __future__ import annotations
 
-import asyncio
+import os
 import sqlite3
-import subprocess
-import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
-from itertools import count
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
 
-from brokerwq.clock import SYSTEM_CLOCK, Clock
+from brokerwq.clock import SYSTEM_CLOCK, Timer
 from brokerwq.idempotency import SqliteStore, Store
-from brokerwq.idempotency.record import Claim
-from brokerwq.testing import FakeClock
-from brokerwq.testing.servers.postgres import program, shared_postgres
+from brokerwq.testing.stores import StoreBench, Work, a_claim
 
-Opener: TypeAlias = Callable[[Path], AbstractAsyncContextManager["Bench"]]
+__all__ = ["POSTGRES", "STORES", "TRANSACTIONAL", "a_claim"]
+
+Opener: TypeAlias = Callable[[Path], AbstractAsyncContextManager[StoreBench]]
+
+DEFERRED = "CREATE TABLE deferred (n INTEGER REFERENCES effects (n) DEFERRABLE INITIALLY DEFERRED)"
 
 
-@dataclass
-class Bench:
-    """A store under test.
+class LeapingClock:
+    """The machine's clock, which can be told that time has passed.
 
-    Attributes:
-        store: The store.
-        passes: Let so many seconds pass on its clock.
-        again: Another store object on the same data, as another process has.
-        write: One row in the effects table, through a transaction's ``conn``.
-        run: A statement through ``conn``, as the driver has it.
-        effects: The numbers in the effects table that are committed.
+    ``skew`` is how far its wall clock is ahead of what it should be; its monotonic time is right.
     """
 
-    store: Any
-    passes: Callable[[float], Awaitable[object]]
-    again: Callable[[], Any]
-    write: Callable[[Any, int], Awaitable[object]] | None = None
-    run: Callable[[Any, str], Awaitable[object]] | None = None
-    effects: Callable[[], Awaitable[list[int]]] | None = None
-    opened: list[Store] = field(default_factory=list[Store])
+    def __init__(self, skew: float = 0.0, leader: LeapingClock | None = None) -> None:
+        self._skew = timedelta(seconds=skew)
+        self._leader = leader or self
+        self._leapt = 0.0
+
+    def leap(self, seconds: float) -> None:
+        self._leapt += seconds
+
+    def now(self) -> float:
+        return SYSTEM_CLOCK.now() + self._leader._leapt
+
+    def utcnow(self) -> datetime:
+        return SYSTEM_CLOCK.utcnow() + self._skew + timedelta(seconds=self._leader._leapt)
+
+    async def sleep(self, seconds: float, /) -> None:
+        await SYSTEM_CLOCK.sleep(seconds)
+
+    def call_at(self, when: float, callback: Callable[[], object], /) -> Timer:
+        return SYSTEM_CLOCK.call_at(when - self._leader._leapt, callback)
 
 
-@asynccontextmanager
-async def sqlite(folder: Path, clock: Clock = SYSTEM_CLOCK) -> AsyncGenerator[Bench]:
-    path = folder / "keys.db"
-    opened: list[SqliteStore] = []
+class SqliteOwn:
+    """A ``sqlite3`` connection of the user's own."""
 
-    def another() -> SqliteStore:
-        store = SqliteStore(path, clock=clock, busy_timeout=0.2)
-        opened.append(store)
-        return store
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self.tx = db
 
-    async def passes(seconds: float) -> None:
-        if isinstance(clock, FakeClock):
-            clock.advance(seconds)
-        else:
-            await asyncio.sleep(seconds)
+    async def begin(self) -> None:
+        self.tx.execute("BEGIN IMMEDIATE")
 
-    async def run(conn: sqlite3.Connection, sql: str) -> object:
-        return conn.execute(sql)
+    async def end(self, word: str, /) -> None:
+        self.tx.execute(word)
 
-    async def write(conn: sqlite3.Connection, n: int) -> object:
-        return conn.execute("INSERT INTO effects VALUES (?)", (n,))
+    async def write(self, n: int, /) -> None:
+        self.tx.execute("INSERT INTO effects VALUES (?)", (n,))
+
+    async def run(self, sql: str, /) -> None:
+        self.tx.execute(sql)
+
+
+def sqlite_work(path: Path) -> Work:
+    @asynccontextmanager
+    async def own() -> AsyncGenerator[SqliteOwn]:
+        db = sqlite3.connect(path, isolation_level=None)
+        yield SqliteOwn(db)
+        db.close()
+
+    async def run(tx: Any, sql: str) -> object:
+        return tx.conn.execute(sql)
+
+    async def write(tx: Any, n: int) -> object:
+        return tx.conn.execute("INSERT INTO effects VALUES (?)", (n,))
 
     async def effects() -> list[int]:
         db = sqlite3.connect(path)
@@ -75,91 +89,107 @@ async def sqlite(folder: Path, clock: Clock = SYSTEM_CLOCK) -> AsyncGenerator[Be
         finally:
             db.close()
 
-    db = sqlite3.connect(path)
-    db.execute("CREATE TABLE effects (n INTEGER NOT NULL CHECK (n < 1000))")
-    db.close()
-    bench = Bench(another(), passes, another, write, run, effects)
+    async def commit(tx: Any) -> object:
+        return tx.conn.commit()
+
+    async def rollback(tx: Any) -> object:
+        return tx.conn.rollback()
+
+    async def script(tx: Any) -> object:
+        return tx.conn.executescript("")
+
+    async def as_block(tx: Any) -> object:
+        with tx.conn:
+            return None
+
+    async def defer(tx: Any) -> object:
+        return tx.conn.execute("INSERT INTO deferred VALUES (-1)")
+
+    return Work(
+        write=write,
+        run=run,
+        effects=effects,
+        own=own,
+        aborts=False,
+        habits={"commit": commit, "rollback": rollback, "executescript": script, "with": as_block},
+        defer=defer,
+    )
+
+
+@asynccontextmanager
+async def sqlite(folder: Path) -> AsyncGenerator[StoreBench]:
+    path = folder / f"keys-{os.urandom(4).hex()}.db"
+    clock = LeapingClock()
+    opened: list[Store] = []
+
+    def another(skew: float = 0.0, file: Path = path, *, create: bool = True) -> SqliteStore:
+        store = SqliteStore(
+            file,
+            clock=LeapingClock(skew, clock),
+            busy_timeout=0.2,
+            create=create,
+            foreign_keys=True,
+        )
+        opened.append(store)
+        return store
+
+    async def passes(seconds: float) -> None:
+        clock.leap(seconds)
+
+    def by_hand(sql: str, *values: object) -> None:
+        db = sqlite3.connect(path, isolation_level=None)
+        db.execute(sql, values)
+        db.close()
+
+    async def damage(key: bytes) -> None:
+        by_hand("UPDATE brokerwq_key SET state = 77 WHERE key = ?", key)
+
+    async def outdate() -> None:
+        by_hand("UPDATE brokerwq_meta SET value = '99' WHERE name = 'schema'")
+
+    @asynccontextmanager
+    async def bare() -> AsyncGenerator[Store]:
+        file = path.with_suffix(".bare")
+        sqlite3.connect(file).execute("CREATE TABLE effects (n)").connection.close()
+        yield another(file=file, create=False)
+
+    store = another()
+    await store.init()
+    by_hand("CREATE TABLE effects (n INTEGER PRIMARY KEY CHECK (n < 1000))")
+    by_hand(DEFERRED)
     try:
-        yield bench
+        yield StoreBench(
+            store=store,
+            again=another,
+            passes=passes,
+            skewed=another,
+            bears_skew=600.0,
+            damage=damage,
+            bare=bare,
+            outdate=outdate,
+            work=sqlite_work(path),
+        )
     finally:
-        for store in opened:
-            await store.aclose()
+        for each in opened:
+            await each.aclose()
 
 
-@asynccontextmanager
-async def sqlite_on_fake_clock(folder: Path) -> AsyncGenerator[Bench]:
-    async with sqlite(folder, FakeClock()) as bench:
-        yield bench
+def on_postgres(name: str) -> Opener:
+    @asynccontextmanager
+    async def opened(_folder: Path) -> AsyncGenerator[StoreBench]:
+        # asyncpg is what the tests themselves look with, whatever library is under test.
+        pytest.importorskip("asyncpg")
+        from tests.idempotency.postgres import LIBRARIES, bench_of
+
+        async with bench_of(LIBRARIES[name]) as bench:
+            yield bench
+
+    return opened
 
 
-@asynccontextmanager
-async def asyncpg(_folder: Path) -> AsyncGenerator[Bench]:
-    from brokerwq.idempotency.stores.asyncpg import AsyncpgStore
-
-    opened: list[AsyncpgStore] = []
-    with postgres_schema() as dsn:
-
-        def another() -> AsyncpgStore:
-            store = AsyncpgStore(dsn)
-            opened.append(store)
-            return store
-
-        async def write(conn: Any, n: int) -> object:
-            return await conn.execute("INSERT INTO effects VALUES ($1)", n)
-
-        async def run(conn: Any, sql: str) -> object:
-            return await conn.execute(sql)
-
-        async def effects() -> list[int]:
-            rows = await opened[0].fetch("SELECT n FROM effects ORDER BY n")
-            return [row[0] for row in rows]
-
-        store = another()
-        await store.init()
-        await store.fetch("CREATE TABLE effects (n integer NOT NULL CHECK (n < 1000))")
-        try:
-            yield Bench(store, asyncio.sleep, another, write, run, effects)
-        finally:
-            for each in opened:
-                await each.aclose()
-
-
-@contextmanager
-def postgres_schema() -> Generator[str]:
-    """A schema of one's own on the shared server; its URL."""
-    try:
-        server = shared_postgres()
-    except FileNotFoundError as exc:
-        pytest.skip(str(exc))
-    name = f"t{uuid.uuid4().hex}"
-    psql = [program("psql") or "psql", server.url, "-q", "-c"]
-    subprocess.run([*psql, f"CREATE SCHEMA {name}"], check=True)
-    yield f"{server.url}?search_path={name}"
-    drop = f"SET client_min_messages = error; DROP SCHEMA {name} CASCADE"
-    subprocess.run([*psql, drop], check=True)
-
-
+POSTGRES: tuple[str, ...] = ("asyncpg", "psycopg", "sqlalchemy, asyncpg", "sqlalchemy, psycopg")
 STORES: dict[str, Opener] = {
     "sqlite": sqlite,
-    "sqlite, fake clock": sqlite_on_fake_clock,
-    "asyncpg": asyncpg,
+    **{f"postgres, {name}": on_postgres(name) for name in POSTGRES},
 }
-RECORDS: tuple[str, ...] = ("sqlite, fake clock", "asyncpg")
-TRANSACTIONAL: tuple[str, ...] = ("sqlite", "asyncpg")
-
-_owners = count(1)
-
-
-def a_claim(key: int = 1, **values: Any) -> Claim:
-    """A claim of a new owner, on a key of its own for each number."""
-    plain: dict[str, Any] = {
-        "key": key.to_bytes(16),
-        "worker": "shop/charge",
-        "payload": b"p" * 16,
-        "message_id": "m1",
-        "generation": 0,
-        "owner": next(_owners).to_bytes(16),
-        "lease": 0.3,
-        "retention": 1000.0,
-    }
-    return Claim(**{**plain, **values})
+TRANSACTIONAL: tuple[str, ...] = ("sqlite", *(f"postgres, {name}" for name in POSTGRES))

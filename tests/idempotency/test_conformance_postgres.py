@@ -15,3 +15,21 @@ class TestAsyncpg(StoreConformanceSuite):
     @pytest.fixture
     def open_bench(self, tmp_path: Path) -> OpenBench:
         return lambda: STORES["postgres, asyncpg"](tmp_path)
+
+
+class TestPsycopg(StoreConformanceSuite):
+    @pytest.fixture
+    def open_bench(self, tmp_path: Path) -> OpenBench:
+        return lambda: STORES["postgres, psycopg"](tmp_path)
+
+
+class TestSqlalchemyOnAsyncpg(StoreConformanceSuite):
+    @pytest.fixture
+    def open_bench(self, tmp_path: Path) -> OpenBench:
+        return lambda: STORES["postgres, sqlalchemy, asyncpg"](tmp_path)
+
+
+class TestSqlalchemyOnPsycopg(StoreConformanceSuite):
+    @pytest.fixture
+    def open_bench(self, tmp_path: Path) -> OpenBench:
+        return lambda: STORES["postgres, sqlalchemy, psycopg"](tmp_path)

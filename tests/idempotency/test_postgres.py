@@ -18,7 +18,8 @@ from brokerwq.idempotency.record import Busy, Completed
 from brokerwq.testing.servers.postgres import postgres
 from tests.cases.lab import Place, counts, sqlite
 from tests.idempotency.lab import RETRY
-from tests.idempotency.stores import a_claim, postgres_schema
+from tests.idempotency.postgres import postgres_schema
+from tests.idempotency.stores import a_claim
 
 asyncpg = pytest.importorskip("asyncpg")
 

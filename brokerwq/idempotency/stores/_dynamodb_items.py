@@ -7,6 +7,8 @@ item at some time, perhaps days, after that. Whether a record has expired is dec
 
 from __future__ import annotations
 
+import base64
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -55,6 +57,18 @@ def ttl_definition(table: str) -> dict[str, Any]:
         "TableName": table,
         "TimeToLiveSpecification": {"AttributeName": "ttl", "Enabled": True},
     }
+
+
+def command_line(command: str, arguments: dict[str, Any]) -> str:
+    """A request as the AWS command line takes it."""
+
+    def plain(value: object) -> str:
+        if isinstance(value, bytes):
+            return base64.b64encode(value).decode()
+        raise TypeError(type(value).__name__)
+
+    text = json.dumps(arguments, default=plain)
+    return f"aws dynamodb {command} --cli-input-json '{text}'"
 
 
 def version_item() -> Item:
@@ -161,6 +175,14 @@ def damaged(key: bytes, why: object) -> StoreError:
     return StoreError(
         f"the record of key {key.hex()} is damaged: {why}; forget it to run its work again"
     )
+
+
+def is_held(item: Item | None, owner: bytes, state: State) -> bool:
+    """Whether the record in ``item`` is ``owner``'s, and in ``state``."""
+    if item is None:
+        return False
+    found = item.get("owner", {}).get("B"), item.get("state", {}).get("N")
+    return found == (owner, str(int(state)))
 
 
 def check_key_schema(name: str, table: Mapping[str, Any]) -> None:

@@ -1,12 +1,12 @@
 """Records in PostgreSQL, whatever the client library: the statements, and what they mean.
 
-Placeholders are ``$1``, ``$2`` …; a client library that writes them otherwise translates them.
+Placeholders are ``$1``, ``$2`` …, as the server has them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 from uuid import UUID
 
@@ -44,6 +44,9 @@ SCHEMA: Final[Sequence[str]] = (
 )""",
     f"INSERT INTO brokerwq_meta VALUES ('schema', '{VERSION}') ON CONFLICT DO NOTHING",
 )
+
+# Two that make the tables at the same moment would get in each other's way.
+SCHEMA_LOCK: Final = "SELECT pg_advisory_xact_lock(8103246710236791)"
 
 LOCK_MS: Final = 500
 """For so long a claim waits for a transaction that has the key; then the key is busy."""
@@ -146,6 +149,26 @@ SESSION: Final[dict[str, str]] = {
     "default_transaction_isolation": "read committed",
 }
 """Parameters of every session, as measured; ``idle_in_transaction_session_timeout`` beside."""
+
+
+def session_settings(idle_seconds: float) -> dict[str, str]:
+    """The parameters of a session of ours, whose client may be silent for so long."""
+    idle = f"{max(1, int(idle_seconds * 1000))}ms"
+    return {**SESSION, "idle_in_transaction_session_timeout": idle}
+
+
+def as_options(settings: Mapping[str, str]) -> str:
+    """``settings`` as libpq's ``options`` has them."""
+    escaped = {name: value.replace(" ", r"\ ") for name, value in settings.items()}
+    return " ".join(f"-c {name}={value}" for name, value in escaped.items())
+
+
+def local_settings(idle_seconds: float) -> str:
+    """A statement that sets the same for one transaction, in somebody else's session."""
+    settings = session_settings(idle_seconds)
+    del settings["default_transaction_isolation"]  # it is too late for that
+    calls = (f"set_config('{name}', '{value}', true)" for name, value in settings.items())
+    return f"SELECT {', '.join(calls)}"
 
 
 def claim_values(claim: Claim, state: State) -> tuple[Any, ...]:

@@ -70,6 +70,7 @@ class ForeignPostgres:
             return soundness
         await self.rollback()
         marked = await self._fetch(pg.MARKED, UUID(bytes=claim.key), claim.owner)
+        await self.rollback()  # where a look has begun another transaction
         return "escaped" if marked else "aborted"
 
     async def commit(self) -> None:

@@ -23,6 +23,11 @@ class Link(Protocol):
         ...
 
     @property
+    def is_borrowed(self) -> bool:
+        """Whether its session has settings of its owner's, and not ours."""
+        ...
+
+    @property
     def in_transaction(self) -> bool:
         """Whether one is open."""
         ...
@@ -33,7 +38,7 @@ class Link(Protocol):
         ...
 
     async def begin(self, settings: str, /) -> None:
-        """Open a transaction, with the statements of ``settings`` in it if there are any."""
+        """Open a transaction, and run ``settings`` in it if that is not empty."""
         ...
 
     async def fetch(self, statement: str, values: Sequence[Any], /) -> Rows:
@@ -60,8 +65,8 @@ class Link(Protocol):
         """Roll back what ``begin`` has opened, whatever its state."""
         ...
 
-    async def give_back(self) -> None:
-        """Hand the connection back to its pool; a transaction that is open ends with it."""
+    async def give_back(self, *, is_sound: bool) -> None:
+        """Hand the connection back to its pool; unless ``is_sound`` it is closed."""
         ...
 
 

@@ -163,11 +163,10 @@ class PostgresStore(abc.ABC):
                     await link.fetch(statement, ())
                 await link.commit()
         except BaseException:
-            with suppress(Exception):  # it is the first error that counts
-                await link.rollback()
+            await _drop(link)
             raise
-        finally:
-            await link.give_back()
+        else:
+            await link.give_back(is_sound=True)
 
     async def aclose(self) -> None:
         """See ``Store.aclose``."""
@@ -236,26 +235,24 @@ class PostgresStore(abc.ABC):
 
     def _settings_of(self, link: Link) -> str:
         """Statements that make a transaction on ``link`` safe; none where its session is ours."""
-        return pg.local_settings(self._idle) if getattr(link, "is_borrowed", False) else ""
+        return pg.local_settings(self._idle) if link.is_borrowed else ""
 
     async def relay(self, send: SendAll, limit: int, /) -> int:
         """See ``TransactionalStore.relay``."""
         link = await self._take()
         try:
-            return await self._relay(link, send, limit)
-        finally:
-            await link.give_back()
+            count = await self._relay(link, send, limit)
+        except BaseException:
+            await _drop(link)
+            raise
+        await link.give_back(is_sound=True)
+        return count
 
     async def _relay(self, link: Link, send: SendAll, limit: int) -> int:
         with self.translated():
             await link.begin(self._settings_of(link))
             rows = await link.fetch(pg.TAKE_OUT, (limit,))
-        try:
-            accepted = await send([pg.outgoing_of(row) for row in rows]) if rows else ()
-        except BaseException:
-            with suppress(Exception):  # the sender's error is the one to tell
-                await link.rollback()
-            raise
+        accepted = await send([pg.outgoing_of(row) for row in rows]) if rows else ()
         sent = [row[0] for row, ok in zip(rows, accepted, strict=True) if ok]
         with self.translated():
             if sent:
@@ -304,3 +301,11 @@ class PostgresStore(abc.ABC):
                 with self.translated():
                     pool = self._pools[loop] = await self._open_pool(is_first=is_first)
         return pool
+
+
+async def _drop(link: Link) -> None:
+    """Roll back and close; the error that led here is the one to tell."""
+    with suppress(Exception):
+        await link.rollback()
+    with suppress(Exception):
+        await asyncio.shield(link.give_back(is_sound=False))

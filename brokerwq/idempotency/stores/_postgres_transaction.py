@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    suppress,
+)
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from brokerwq.errors import StoreUnavailableError
+from brokerwq.errors import StoreError, StoreUnavailableError
 from brokerwq.idempotency.store import (
     Outgoing,
     Soundness,
@@ -94,7 +99,7 @@ class PostgresTransaction:
             yield
 
     async def _fetch(self, statement: str, *values: Any) -> Rows:
-        with self._store.translated():
+        with _Told(self._store):
             return await self._store.within(self.link.fetch(statement, values))
 
     async def put_out(self, outgoing: Sequence[Outgoing], /) -> None:
@@ -108,35 +113,65 @@ class PostgresTransaction:
 
     async def examine(self) -> Soundness:
         """See ``Transaction.examine``."""
-        with self._store.translated():
+        with _Told(self._store):
             soundness = await self._store.within(soundness_of(self.link, self.xid))
         if soundness is not None:
             return soundness
         # The handler ended it. What it began after that goes with its connection.
-        await self.rollback()
+        await self._end(is_sound=False)
         marked = await self._store.fetch(pg.MARKED, self._key, self._owner)
         return "escaped" if marked else "aborted"
 
     async def commit(self) -> None:
         """See ``Transaction.commit``."""
+        link = self.link
+        self._link = None
         try:
-            await self._store.within(self.link.commit())
-        except Exception as exc:
-            raise commit_error(exc) from exc
-        finally:
-            await self._give_back()
+            await self._store.within(link.commit())
+        except BaseException as exc:
+            await _give_back(link, is_sound=False)
+            if isinstance(exc, Exception):
+                raise commit_error(exc) from exc
+            raise
+        await _give_back(link, is_sound=True)
 
     async def rollback(self) -> None:
         """See ``Transaction.rollback``."""
-        link = self._link
+        await self._end(is_sound=True)
+
+    async def _end(self, *, is_sound: bool) -> None:
+        link, self._link = self._link, None
         if link is None:
             return
-        with suppress(Exception):  # the connection is looked at when given back
-            await link.rollback()
-        await self._give_back()
+        try:
+            await self._store.within(link.rollback())
+        except BaseException as exc:
+            # The connection goes, and the transaction with it.
+            await _give_back(link, is_sound=False)
+            if not isinstance(exc, Exception):
+                raise
+        else:
+            await _give_back(link, is_sound=is_sound)
 
-    async def _give_back(self) -> None:
-        link, self._link = self._link, None
-        if link is not None:
-            with suppress(Exception):  # a connection that was lost has left by itself
-                await asyncio.shield(link.give_back())
+
+async def _give_back(link: Link, *, is_sound: bool) -> None:
+    with suppress(Exception):  # a connection that was lost has left by itself
+        await asyncio.shield(link.give_back(is_sound=is_sound))
+
+
+class _Told(AbstractContextManager[None]):
+    """A block inside of a transaction: an outage and a conflict are told, other errors pass."""
+
+    def __init__(self, store: PostgresStore) -> None:
+        self._store = store
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if not isinstance(error, Exception) or isinstance(error, StoreError):
+            return
+        kind = kind_of(error, self._store.lost)
+        if kind == "conflict":
+            msg = f"the database gave the transaction up: {error}"
+            raise TransactionConflictError(msg) from error
+        if kind == "passing":
+            text = f"store {self._store.name}: {type(error).__name__}: {error}"
+            raise StoreUnavailableError(text) from error

@@ -78,6 +78,7 @@ class File:
     clock: Clock
     create: bool
     busy_timeout: float
+    foreign_keys: bool = False
 
     def moment(self) -> Moment:
         """Now."""
@@ -104,6 +105,7 @@ class File:
             db.execute("PRAGMA journal_mode = WAL")
             # A record that a power cut takes back would let finished work run again.
             db.execute("PRAGMA synchronous = FULL")
+            db.execute(f"PRAGMA foreign_keys = {self.foreign_keys:d}")
             self._prepare(db)
         except BaseException as exc:
             if db is not None:

@@ -7,7 +7,7 @@ import sqlite3
 from brokerwq.clock import Clock
 from brokerwq.errors import StoreError
 from brokerwq.idempotency.record import Answer, Claim, State
-from brokerwq.idempotency.store import Outgoing, Soundness
+from brokerwq.idempotency.store import Outgoing, Soundness, TransactionAbortedError
 from brokerwq.idempotency.stores import _sqlite_rows as rows
 from brokerwq.idempotency.stores._sqlite_rows import Moment
 
@@ -25,6 +25,11 @@ class ForeignSqlite:
     def in_transaction(self) -> bool:
         """See ``Foreign``."""
         return self._db.in_transaction
+
+    @property
+    def begins_by_itself(self) -> bool:
+        """See ``Foreign``."""
+        return False
 
     async def begin(self) -> None:
         """See ``Foreign``."""
@@ -58,7 +63,11 @@ class ForeignSqlite:
 
     async def commit(self) -> None:
         """See ``Foreign``."""
-        self._db.execute("COMMIT")
+        try:
+            self._db.execute("COMMIT")
+        except sqlite3.IntegrityError as exc:
+            msg = f"the database refused to commit: {exc}"
+            raise TransactionAbortedError(msg) from exc
 
     async def rollback(self) -> None:
         """See ``Foreign``."""

@@ -7,9 +7,6 @@ The service has no clock that a condition could read. Times are its own all the 
 from __future__ import annotations
 
 import asyncio
-import base64
-import heapq
-import json
 import logging
 import re
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -30,6 +27,7 @@ from brokerwq.idempotency.stores._dynamodb_client import (
     sdk_client,
 )
 from brokerwq.idempotency.stores._dynamodb_time import ServiceTime
+from brokerwq.idempotency.stores._newest import Newest
 from brokerwq.idempotency.stores._per_loop import PerLoop
 
 _TABLE: Final = re.compile(r"[A-Za-z0-9_.-]{3,255}")
@@ -81,7 +79,10 @@ class DynamodbStore:
             raise ConfigError(msg)
         self._table = table
         self._name = f"dynamodb://{region or ''}/{table}"
-        self._skew = seconds_of(skew, "skew", floor=0.0, limit=_LONGEST_SKEW)
+        self._skew = seconds_of(skew, "skew", limit=_LONGEST_SKEW)
+        if self._skew < 0:
+            msg = f"skew is {self._skew} seconds; it must be 0 or more"
+            raise ConfigError(msg)
         timeout = positive_seconds(command_timeout, "command_timeout", limit=600.0)
         make = client or sdk_client(session, region, endpoint_url, timeout)
         self._clock = clock
@@ -175,7 +176,7 @@ class DynamodbStore:
                 key, owner, "SET #lease_ms = :lease_ms", f"{items.OURS} AND #ttl > :ttl", values
             )
         except ConditionFailedError as refused:
-            if not _is(refused.item, owner, State.IN_PROGRESS):
+            if not items.is_held(refused.item, owner, State.IN_PROGRESS):
                 return False
         else:
             return True
@@ -217,7 +218,7 @@ class DynamodbStore:
         try:
             await self._update(key, owner, change, items.OURS, values)
         except ConditionFailedError as refused:
-            return _is(refused.item, owner, state)
+            return items.is_held(refused.item, owner, state)
         return True
 
     async def release(self, key: bytes, owner: bytes, /) -> bool:
@@ -240,16 +241,10 @@ class DynamodbStore:
         self, limit: int, /, *, state: State | None = None, worker: str | None = None
     ) -> Sequence[Record]:
         """See ``Store.list``. It reads the whole table, and reading is charged."""
-        newest: list[tuple[float, int, Record]] = []
-        count = 0
+        newest = Newest(limit, state, worker)
         async for item, _ in self._scan():
-            record = items.record_of(item, await self._now(), self._skew)
-            if state in (None, record.state) and worker in (None, record.worker):
-                count += 1
-                heapq.heappush(newest, (record.created_at, count, record))
-                if len(newest) > limit:
-                    heapq.heappop(newest)
-        return [record for _, _, record in sorted(newest, reverse=True)]
+            newest.add(items.record_of(item, await self._now(), self._skew))
+        return newest.result()
 
     async def forget(self, key: bytes, /) -> bool:
         """See ``Store.forget``."""
@@ -294,9 +289,11 @@ class DynamodbStore:
     def schema(self) -> Sequence[str]:
         """See ``Store.schema``: the requests, as the AWS command line takes them."""
         return (
-            _shown("create-table", items.table_definition(self._table)),
-            _shown("update-time-to-live", items.ttl_definition(self._table)),
-            _shown("put-item", {"TableName": self._table, "Item": items.version_item()}),
+            items.command_line("create-table", items.table_definition(self._table)),
+            items.command_line("update-time-to-live", items.ttl_definition(self._table)),
+            items.command_line(
+                "put-item", {"TableName": self._table, "Item": items.version_item()}
+            ),
         )
 
     async def init(self) -> None:
@@ -392,21 +389,3 @@ class DynamodbStore:
         if not self._has_warned:
             self._has_warned = True
             _log.warning("%s %s", self.name, what)
-
-
-def _is(item: items.Item | None, owner: bytes, state: State) -> bool:
-    """Whether the record in ``item`` is ``owner``'s, and in ``state``."""
-    if item is None:
-        return False
-    found = item.get("owner", {}).get("B"), item.get("state", {}).get("N")
-    return found == (owner, str(int(state)))
-
-
-def _shown(command: str, arguments: dict[str, Any]) -> str:
-    def plain(value: object) -> str:
-        if isinstance(value, bytes):
-            return base64.b64encode(value).decode()
-        raise TypeError(type(value).__name__)
-
-    text = json.dumps(arguments, default=plain)
-    return f"aws dynamodb {command} --cli-input-json '{text}'"

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import heapq
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from importlib import import_module
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -22,6 +21,7 @@ from brokerwq.durations import Seconds, positive_seconds
 from brokerwq.errors import ConfigError, StoreError, StoreUnavailableError
 from brokerwq.idempotency.record import Answer, Busy, Claim, Claimed, Record, State, refusal
 from brokerwq.idempotency.stores import _redis_scripts as scripts
+from brokerwq.idempotency.stores._newest import Newest
 from brokerwq.idempotency.stores._per_loop import PerLoop
 
 try:
@@ -139,6 +139,7 @@ class RedisStore:
                 f"{self.name} has no records of brokerwq, or has lost them: run brokerwq keys init"
             )
             raise StoreError(msg)
+        self._is_known = True
         if mark != scripts.VERSION.encode():
             msg = (
                 f"the records in {self.name} are of version {mark.decode(errors='replace'):.20}, "
@@ -190,31 +191,30 @@ class RedisStore:
         self, limit: int, /, *, state: State | None = None, worker: str | None = None
     ) -> Sequence[Record]:
         """See ``Store.list``. It reads every record, in steps that keep nobody waiting."""
-        newest: list[tuple[float, int, Record]] = []
-        cursor, count = 0, 0
-        pattern = self._start + b"*"
-        while True:
-            cursor, names = await self._call(
-                "scan", cursor, match=pattern, count=_SCAN_AT_ONCE, _type="hash"
-            )
-            for record in await self._records(names):
-                if state not in (None, record.state) or worker not in (None, record.worker):
-                    continue
-                count += 1
-                heapq.heappush(newest, (record.created_at, count, record))
-                if len(newest) > limit:
-                    heapq.heappop(newest)
-            if not cursor:
-                # A record that is met twice during the scan is one all the same.
-                found = {record.key: record for _, _, record in sorted(newest, reverse=True)}
-                return list(found.values())
+        newest = Newest(limit, state, worker)
+        async for record in self._all():
+            newest.add(record)
+        return newest.result()
 
-    async def _records(self, names: Sequence[bytes]) -> Sequence[Record]:
-        keys = [key for name in names if (key := scripts.key_in(name, self._start))]
-        found: list[Record | None] = []
-        for start in range(0, len(keys), self._connections):
-            some = keys[start : start + self._connections]
-            found += await asyncio.gather(*(self.get(key) for key in some))
+    async def _all(self) -> AsyncGenerator[Record]:
+        some: list[bytes] = []
+        with _translated(self.name):
+            names = self._clients.get().native.scan_iter(
+                match=self._start + b"*", count=_SCAN_AT_ONCE, _type="hash"
+            )
+            async for name in names:
+                key = scripts.key_in(name, self._start)
+                if key is not None:
+                    some.append(key)
+                if len(some) >= self._connections:
+                    for record in await self._found(some):
+                        yield record
+                    some = []
+        for record in await self._found(some):
+            yield record
+
+    async def _found(self, keys: Sequence[bytes]) -> Sequence[Record]:
+        found = await asyncio.gather(*(self.get(key) for key in keys))
         return [record for record in found if record is not None]
 
     async def forget(self, key: bytes, /) -> bool:
@@ -234,6 +234,7 @@ class RedisStore:
         """See ``Store.init``."""
         self._is_known = False
         await self._call("set", self._schema, scripts.VERSION, nx=True)
+        self._is_known = True
 
     async def aclose(self) -> None:
         """See ``Store.aclose``."""
@@ -258,7 +259,13 @@ class RedisStore:
             name = f"{parts.scheme}://{host}{parts.path}"
         elif hasattr(source, "connection_pool"):
             given = source.connection_pool
-            keywords = {**given.connection_kwargs, **self._options, "decode_responses": False}
+            # But for what binds a connection to the pool that it is of.
+            settings = {
+                name: value
+                for name, value in given.connection_kwargs.items()
+                if not name.startswith(("maint", "orig_", "event_dispatcher"))
+            }
+            keywords = {**settings, **self._options, "decode_responses": False}
 
             def make_pool() -> Any:
                 return pools(connection_class=given.connection_class, **keywords)
@@ -286,7 +293,7 @@ class RedisStore:
             await connection.disconnect()
             msg = f"{self.name} has lost its records; brokerwq keys init begins anew"
             raise StoreError(msg)
-        self._is_known = answer is not None
+        self._is_known = self._is_known or answer is not None
 
     async def _run(self, script: str, key: bytes, *values: Any) -> Any:
         """What ``script`` answers on the record of ``key``.

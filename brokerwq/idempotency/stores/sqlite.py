@@ -13,6 +13,7 @@ import sqlite3
 from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -22,7 +23,13 @@ from brokerwq.clock import SYSTEM_CLOCK, Clock
 from brokerwq.durations import Seconds, positive_seconds
 from brokerwq.errors import ConfigError, StoreUnavailableError
 from brokerwq.idempotency.record import Answer, Busy, Claim, Claimed, Record, State
-from brokerwq.idempotency.store import Outgoing, SendAll, Soundness, Transaction
+from brokerwq.idempotency.store import (
+    Outgoing,
+    SendAll,
+    Soundness,
+    Transaction,
+    TransactionAbortedError,
+)
 from brokerwq.idempotency.stores import _sqlite_rows as rows
 from brokerwq.idempotency.stores._sqlite_file import (
     BusyFileError,
@@ -44,6 +51,7 @@ class SqliteStore:
         path: The file. For ``transactional`` and ``lease_tx`` the one that the work is done in.
         create: Make the file and the tables; False refuses where they are missing.
         busy_timeout: Seconds to wait for another writer. After it a claim counts as busy.
+        foreign_keys: Have SQLite keep foreign keys in what handlers write.
         clock: Time; for tests.
 
     Raises:
@@ -59,6 +67,7 @@ class SqliteStore:
         *,
         create: bool = True,
         busy_timeout: Seconds = 5.0,
+        foreign_keys: bool = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         text = str(path)
@@ -66,7 +75,7 @@ class SqliteStore:
             msg = f"the store must be a file that all processes share, not {text!r:.100}"
             raise ConfigError(msg)
         timeout = positive_seconds(busy_timeout, "busy_timeout", limit=600.0)
-        self._file = File(str(Path(text).absolute()), clock, create, timeout)
+        self._file = File(str(Path(text).absolute()), clock, create, timeout, foreign_keys)
         self._writer = Writer(self._file)
         self._desks: WeakKeyDictionary[asyncio.AbstractEventLoop, _Desk] = WeakKeyDictionary()
         self._pid = os.getpid()
@@ -142,7 +151,7 @@ class SqliteStore:
 
     async def init(self) -> None:
         """See ``Store.init``."""
-        file = File(self._file.path, self._file.clock, create=True, busy_timeout=5.0)
+        file = replace(self._file, create=True)
         await asyncio.get_running_loop().run_in_executor(None, lambda: file.connect().close())
 
     async def aclose(self) -> None:
@@ -153,6 +162,10 @@ class SqliteStore:
         await self._writer.aclose()
 
     # -- transactions ---------------------------------------------------------------------
+
+    def is_conflict(self, _error: BaseException, /) -> bool:
+        """See ``TransactionalStore.is_conflict``: who writes has the file to himself."""
+        return False
 
     async def begin_marked(self, claim: Claim, /) -> Transaction | Answer:
         """See ``TransactionalStore.begin_marked``."""
@@ -365,6 +378,10 @@ class _Transaction:
         db = self.conn
         try:
             await self._desk.run(partial(db.execute, "COMMIT"))
+        except sqlite3.IntegrityError as exc:
+            self._end()
+            msg = f"the database refused to commit: {exc}"
+            raise TransactionAbortedError(msg) from exc
         except sqlite3.Error as exc:
             self._end()
             msg = f"the transaction could not be committed: {exc}"

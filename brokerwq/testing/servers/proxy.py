@@ -32,6 +32,7 @@ class TcpProxy:
         self._flows = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._accepts = True
+        self._loses_answers = False
         self.host = "127.0.0.1"
         self.port = 0
 
@@ -74,6 +75,14 @@ class TcpProxy:
         """Undo ``hang_up``."""
         self._accepts = True
 
+    def lose_answers(self) -> None:
+        """Pass on what clients send; cut a connection when an answer comes, and lose that."""
+        self._loses_answers = True
+
+    def deliver_answers(self) -> None:
+        """Undo ``lose_answers``."""
+        self._loses_answers = False
+
     def refuse(self) -> None:
         """Reset every connection and listen no more."""
         self._call(self._stop_listening())
@@ -112,14 +121,18 @@ class TcpProxy:
             writer.transport.abort()
             return
         self._writers |= {writer, back}
-        for source, sink in ((reader, back), (there, writer)):
-            task = self._loop.create_task(self._pipe(source, sink))
+        for source, sink, is_answer in ((reader, back, False), (there, writer, True)):
+            task = self._loop.create_task(self._pipe(source, sink, is_answer=is_answer))
             self._pipes.add(task)
             task.add_done_callback(self._pipes.discard)
 
-    async def _pipe(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def _pipe(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, is_answer: bool
+    ) -> None:
         with contextlib.suppress(OSError):
             while data := await source.read(65536):
+                if is_answer and self._loses_answers:
+                    break
                 await self._flows.wait()
                 sink.write(data)
                 await sink.drain()

@@ -178,6 +178,8 @@ async def what_is_completed_stays_so_and_hands_out_its_result(bench: StoreBench)
         assert answer == Completed(result=result), answer
     await bench.over()
 
+    claim, _ = await bench.claimed(9, lease=LONG)
+    await bench.store.complete(claim.key, claim.owner, KEEP, None)
     assert await bench.store.claim(bench.claim()) == Completed(result=None)
     assert not await bench.store.release(claim.key, claim.owner)
     assert not await bench.store.extend(claim.key, claim.owner, LONG)

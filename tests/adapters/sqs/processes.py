@@ -15,16 +15,22 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
 
-from brokerwq import App
+from brokerwq import App, QueueSpec
 from brokerwq.clock import SYSTEM_CLOCK
+from brokerwq.driver.protocol import DEFAULT_BROKER_LIMIT
 from brokerwq.testing.servers.localstack import SqsServer
 from tests.cases.lab import counts
 
 WORKERS = """
 import asyncio, json, os, signal, sys, time
-from brokerwq import App, Job, RetryPolicy
+from brokerwq import App, Job, QueueSpec, RetryPolicy
 
-app = App()
+spec = {}
+if "BROKER_LIMIT" in os.environ:
+    spec["broker_limit"] = int(os.environ["BROKER_LIMIT"])
+if "DECLARE" in os.environ:
+    spec["declare"] = os.environ["DECLARE"]
+app = App(queues=[QueueSpec(name="q", **spec)])
 calls = open(os.environ["CALLS"], "a", buffering=1)
 policy = RetryPolicy(
     max_attempts=int(os.environ.get("MAX_ATTEMPTS", "3")),
@@ -79,7 +85,8 @@ class Works:
             "BROKERWQ_URL": self.url,
             "CALLS": str(self.calls),
         }
-        self.app = App(self.url)
+        limit = int(str(environment.get("BROKER_LIMIT", DEFAULT_BROKER_LIMIT)))
+        self.app = App(self.url, queues=[QueueSpec(name="q", broker_limit=limit)])
         self._processes: list[asyncio.subprocess.Process] = []
 
         @self.app.worker("q", name="work")
@@ -91,9 +98,11 @@ class Works:
         await self._work.enqueue(n=n, ways=list(ways), seconds=seconds)
 
     async def start(self, *options: str) -> asyncio.subprocess.Process:
+        """Start ``brokerwq run`` with ``options``, or another of its verbs."""
+        command = () if options and not options[0].startswith("-") else ("run", "jobs:app")
         with (self.folder / "log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-c", BOOT, "run", "jobs:app", *options),
+                *(sys.executable, "-c", BOOT, *command, *options),
                 cwd=self.folder,
                 env=self.environment,
                 stdin=asyncio.subprocess.PIPE,
@@ -139,6 +148,12 @@ class Works:
     async def until_ready(self, times: int) -> None:
         until = SYSTEM_CLOCK.now() + 60
         while len(self.states("ready")) < times:
+            assert SYSTEM_CLOCK.now() < until, self.log()
+            await asyncio.sleep(0.05)
+
+    async def until_logged(self, text: str) -> None:
+        until = SYSTEM_CLOCK.now() + 60
+        while text not in self.log():
             assert SYSTEM_CLOCK.now() < until, self.log()
             await asyncio.sleep(0.05)
 
