@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -104,10 +104,10 @@ async def test_one_task_moves_over_while_celery_itself_runs_the_rest(
     ran_here: list[int] = []
     theirs = celery_app(lab.url, queue, worker_send_task_events=False)
 
-    @theirs.task(name="proj.old")
-    def old(n: int) -> None:
+    def run_old(n: int) -> None:
         ran_there.append(n)
 
+    old = theirs.task(name="proj.old")(run_old)
     app = place.app()
 
     @app.worker(queue, codec="celery", foreign=True, name="proj.new", on_unknown="leave")
@@ -131,20 +131,18 @@ async def test_one_task_moves_over_while_celery_itself_runs_the_rest(
 
 
 @contextmanager
-def celery_worker(app: Any) -> Iterator[None]:
-    from celery.contrib.testing.worker import start_worker
-
-    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=20):
+def celery_worker(app: Any) -> Generator[None]:
+    testing: Any = pytest.importorskip("celery.contrib.testing.worker")
+    with testing.start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=20):
         yield
 
 
 async def test_dramatiqs_own_messages_are_run(lab: Lab, place: Place) -> None:
-    from dramatiq.brokers.rabbitmq import RabbitmqBroker
-
+    brokers: Any = pytest.importorskip("dramatiq.brokers.rabbitmq")
     queue = lab.name()
 
     def send() -> list[str]:
-        broker: Any = RabbitmqBroker(url=lab.url, middleware=[])
+        broker = brokers.RabbitmqBroker(url=lab.url, middleware=[])
         broker.declare_queue(queue, ensure=True)
         try:
             return [
