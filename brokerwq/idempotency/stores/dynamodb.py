@@ -302,11 +302,9 @@ class DynamodbStore:
             if "ResourceInUseException" not in str(exc):
                 raise
         await self._made()
-        try:
+        ttl = (await self.call("describe_time_to_live"))["TimeToLiveDescription"]
+        if ttl.get("TimeToLiveStatus") not in ("ENABLED", "ENABLING"):
             await self.call("update_time_to_live", **items.ttl_definition(self._table))
-        except StoreError as exc:
-            if "already enabled" not in str(exc):
-                raise
         with suppress(ConditionFailedError):
             await self._put(items.version_item(), "attribute_not_exists(#key)", None)
 
