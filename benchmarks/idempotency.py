@@ -28,7 +28,10 @@ from typing import Any
 
 from brokerwq.idempotency import SqliteStore
 from brokerwq.idempotency.record import Claim
+from brokerwq.testing.servers.dynamodb import dynamodb
+from brokerwq.testing.servers.installation import ServerUnavailableError
 from brokerwq.testing.servers.postgres import postgres
+from brokerwq.testing.servers.redis import redis
 
 
 @dataclass
@@ -40,12 +43,18 @@ class Lab:
         bare: One effect in a transaction of its own.
         write: One effect on a transaction's connection.
         size: Bytes that the records take.
+        is_transactional: The effect can be in the store's transaction.
+        limit: Most turns and keys, of a server that is no measure.
+        retention: Seconds, of the keys that are counted; longer where they leave by themselves.
     """
 
     store: Any
     bare: Callable[[], Awaitable[object]]
     write: Callable[[Any], Awaitable[object]]
     size: Callable[[], Awaitable[int]]
+    is_transactional: bool = True
+    limit: int | None = None
+    retention: float = 0.001
 
 
 _numbers = count(int(time.time()) << 32)
@@ -124,6 +133,47 @@ async def on_asyncpg(_folder: Path) -> AsyncGenerator[Lab]:
         await store.aclose()
 
 
+@asynccontextmanager
+async def on_redis(folder: Path) -> AsyncGenerator[Lab]:
+    """The effect is a row in SQLite; the append-only file is flushed every second."""
+    from brokerwq.idempotency.stores.redis import RedisStore, redis_asyncio
+
+    with redis() as server:
+        store = RedisStore(server.url)
+        await store.init()
+        native: Any = redis_asyncio.Redis.from_url(server.url)
+
+        async def size() -> int:
+            return int((await native.info("memory"))["used_memory_dataset"])
+
+        async with on_sqlite(folder) as effects:
+            yield Lab(
+                store, effects.bare, effects.write, size, is_transactional=False, retention=1000.0
+            )
+        await native.aclose()
+        await store.aclose()
+
+
+@asynccontextmanager
+async def on_dynamodb(folder: Path) -> AsyncGenerator[Lab]:
+    """The effect is a row in SQLite; of moto only what is counted means anything."""
+    from brokerwq.idempotency.stores.dynamodb import DynamodbStore
+
+    with dynamodb() as server:
+        os.environ.update(server.environment)
+        store = DynamodbStore("keys", region=server.region, endpoint_url=server.endpoint)
+        await store.init()
+
+        async def size() -> int:
+            items = (await store.call("scan"))["Items"]
+            values = [value for item in items for value in item.items()]
+            return sum(len(name) + len(next(iter(value.values()))) for name, value in values)
+
+        async with on_sqlite(folder) as effects:
+            yield Lab(store, effects.bare, effects.write, size, is_transactional=False, limit=200)
+        await store.aclose()
+
+
 async def transactional(lab: Lab) -> None:
     transaction = await lab.store.begin_marked(a_claim())
     await lab.write(transaction.conn)
@@ -154,12 +204,12 @@ async def milliseconds(work: Callable[[], Awaitable[object]]) -> float:
 
 
 async def measure(lab: Lab, items: int, keys: int) -> dict[str, float]:
-    ways: dict[str, Callable[[], Awaitable[object]]] = {
-        "bare": lab.bare,
-        "transactional": lambda: transactional(lab),
-        "lease_tx": lambda: lease_tx(lab),
-        "marker": lambda: marker(lab),
-    }
+    items, keys = min(items, lab.limit or items), min(keys, lab.limit or keys)
+    ways: dict[str, Callable[[], Awaitable[object]]] = {"bare": lab.bare}
+    if lab.is_transactional:
+        ways["transactional"] = lambda: transactional(lab)
+        ways["lease_tx"] = lambda: lease_tx(lab)
+    ways["marker"] = lambda: marker(lab)
     times: dict[str, list[float]] = {name: [] for name in ways}
     for n in range(items + 20):
         for name, work in ways.items():
@@ -175,9 +225,9 @@ async def measure_keys(lab: Lab, keys: int) -> dict[str, float]:
 
     async def fill(size: int) -> None:
         for _ in range(size):
-            claim = a_claim(0.001)
+            claim = a_claim(lab.retention)
             await lab.store.claim(claim)
-            await lab.store.complete(claim.key, claim.owner, 0.001, None)
+            await lab.store.complete(claim.key, claim.owner, lab.retention, None)
 
     before = await lab.size()
     start = time.perf_counter()
@@ -204,25 +254,33 @@ async def measure_keys(lab: Lab, keys: int) -> dict[str, float]:
 def shown(name: str, found: dict[str, float]) -> str:
     bare = found["bare"]
     lines = [f"{name}: bare effect {bare:.3f} ms"]
-    for way in ("transactional", "lease_tx", "marker"):
+    for way in [way for way in ("transactional", "lease_tx", "marker") if way in found]:
         more = found[way] - bare
         lines.append(f"  {way:<13} {found[way]:.3f} ms: +{more:.3f} ms, {more / bare:+.0%}")
+    pruned = "expired keys leave by themselves"
+    if found["prune_per_second"]:
+        pruned = f"{found['prune_per_second']:,.0f} pruned/s "
+        pruned += f"(worst batch of 1,000: {found['prune_worst_ms']:.0f} ms)"
     lines.append(
         f"  {found['bytes_per_key']:.0f} bytes a key, {found['marks_per_second']:,.0f} marks/s "
-        f"from 50 jobs at once, {found['prune_per_second']:,.0f} pruned/s "
-        f"(worst batch of 1,000: {found['prune_worst_ms']:.0f} ms)"
+        f"from 50 jobs at once, {pruned}"
     )
     return "\n".join(lines)
 
 
 async def run(options: argparse.Namespace) -> None:
-    labs: dict[str, Any] = {"SQLite": on_sqlite, "PostgreSQL, asyncpg": on_asyncpg}
+    labs: dict[str, Any] = {
+        "SQLite": on_sqlite,
+        "PostgreSQL, asyncpg": on_asyncpg,
+        "Redis": on_redis,
+        "DynamoDB (moto)": on_dynamodb,
+    }
     for name, lab in labs.items():
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
             try:
                 async with lab(Path(folder)) as opened:
                     found = await measure(opened, options.items, options.keys)
-            except (FileNotFoundError, ModuleNotFoundError) as exc:
+            except (FileNotFoundError, ModuleNotFoundError, ServerUnavailableError) as exc:
                 print(f"{name}: left out, {exc}")
                 continue
         print(json.dumps({"store": name, **found}) if options.json else shown(name, found))

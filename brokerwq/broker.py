@@ -14,6 +14,7 @@ from brokerwq.claimer import Claimer
 from brokerwq.clock import SYSTEM_CLOCK, Clock, move_on_after
 from brokerwq.driver.adapter import Adapter
 from brokerwq.driver.capabilities import Capabilities
+from brokerwq.driver.doctor import check_dead_letter_way
 from brokerwq.driver.protocol import Difference, Driver, QueueSpec, QueueStats
 from brokerwq.driver.registry import find_adapter, missing_client, settings_of
 from brokerwq.driver.spec import check_queue_name, check_spec
@@ -163,6 +164,7 @@ class Broker:
         """
         check_spec(spec)
         driver = await self._connected()
+        check_dead_letter_way(spec, driver)
         declaring = driver.declare(spec, check_only=check_only)
         differences = list(await self._in_time(declaring, "declare"))
         if not differences:
@@ -312,6 +314,7 @@ def _label(text: object, what: str) -> str:
 
 
 async def _declare(driver: Driver, spec: QueueSpec) -> None:
+    check_dead_letter_way(spec, driver)
     differences = await driver.declare(spec.asked, check_only=spec.declare != "create")
     if differences:
         raise QueueMismatchError("; ".join(map(str, differences)))

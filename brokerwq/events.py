@@ -205,6 +205,18 @@ class StateChanged(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueueAdopted(Event):
+    """A queue that belongs to somebody else is worked on as it is.
+
+    Attributes:
+        caveats: What is not guaranteed there, a sentence each.
+    """
+
+    queue: str
+    caveats: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueueInspected(Event):
     """A look at a queue that the core took anyway."""
 

@@ -13,7 +13,8 @@ from PIL import Image
 pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-TESTED = {"thumbnails"}
+TESTED = {"thumbnails", "shop"}
+"""The shop is run by tests/test_pytest_plugin.py."""
 
 
 def run(folder: Path, *command: str) -> str:

@@ -12,7 +12,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ["brokerwq", *sorted(p.name for p in (ROOT / "adapters").glob("brokerwq_*"))]
+PACKAGES = [
+    "brokerwq",
+    "pytest_brokerwq",
+    *sorted(p.name for p in (ROOT / "adapters").glob("brokerwq_*")),
+]
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +40,7 @@ def wheel(built: Path) -> set[str]:
 
 
 def sources(package: str) -> set[str]:
-    top = ROOT / package if package == "brokerwq" else ROOT / "adapters" / package
+    top = ROOT / package if (ROOT / package).exists() else ROOT / "adapters" / package
     return {
         f"{package}/{path.relative_to(top).as_posix()}"
         for path in top.rglob("*")
@@ -77,7 +81,17 @@ def test_the_source_distribution_holds_what_the_tests_need_and_no_strays(built: 
     assert {"pyproject.toml", "README.md", "LICENSE", "tests/conftest.py"} <= names
     tops = {name.split("/")[0] for name in names if name}
     assert tops <= {
-        *("brokerwq", "adapters", "tests", "localstack", "examples", "docs", "tools", "benchmarks"),
+        *(
+            "brokerwq",
+            "pytest_brokerwq",
+            "adapters",
+            "tests",
+            "localstack",
+            "examples",
+            "docs",
+            "tools",
+            "benchmarks",
+        ),
         *("pyproject.toml", "Makefile", "PKG-INFO", ".gitignore"),
         *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE"),
     }

@@ -178,6 +178,8 @@ class RabbitConsumer:
         self, deliveries: Sequence[Delivery], notes: Sequence[DeadLetterNote], /
     ) -> Results:
         """See ``Consumer.dead_letter``."""
+        if self._source.by_reject:
+            return await self._settle(deliveries, self._give_up)
 
         async def dead_letter(items: Sequence[_Item], results: _Answers) -> None:
             copies = [
@@ -199,6 +201,10 @@ class RabbitConsumer:
             if error is not None
         ]
         await self._settle(failed, self._reject)
+
+    async def _give_up(self, items: Sequence[_Item], _: _Answers) -> None:
+        for item in items:
+            item.held.lane.give_back([item.held], Settle.GIVE_UP)
 
     async def _reject(self, items: Sequence[_Item], _: _Answers) -> None:
         for item in items:

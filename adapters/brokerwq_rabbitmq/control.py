@@ -81,6 +81,19 @@ class Control:
             return True
         return True
 
+    async def has_exchange(self, name: str) -> bool:
+        """Whether there is such an exchange; True where we may not even ask."""
+        try:
+            await self._ask(
+                name,
+                lambda channel: channel.exchange_declare(name, passive=True, timeout=self._timeout),
+            )
+        except QueueNotFoundError:
+            return False
+        except PermissionDeniedError:
+            return True
+        return True
+
     async def create(self, plan: QueuePlan) -> None:
         """Make a queue, or do nothing if it is there and equal.
 

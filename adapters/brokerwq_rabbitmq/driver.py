@@ -24,7 +24,12 @@ from brokerwq.driver.doctor import Finding
 from brokerwq.driver.rules import rabbitmq as rules
 from brokerwq.driver.support import no_dead_letter_queue
 from brokerwq.durations import positive_seconds, seconds_of
-from brokerwq.errors import PermissionDeniedError, QueueNotFoundError, UnsupportedError
+from brokerwq.errors import (
+    PermissionDeniedError,
+    QueueMismatchError,
+    QueueNotFoundError,
+    UnsupportedError,
+)
 from brokerwq.message import Message
 from brokerwq_rabbitmq import examination, topology
 from brokerwq_rabbitmq.consumer import RabbitConsumer
@@ -122,7 +127,7 @@ class RabbitDriver:
         if seconds > limit:
             if lease is not None:
                 msg = (
-                    f"a lease of {seconds:g} s; RabbitMQ at {self._consuming.place} allows "
+                    f"a lease of {seconds:g} s; RabbitMQ at {self._place} allows "
                     f"{limit:g} (from consumer_timeout={self._settings.consumer_timeout:g})"
                 )
                 raise UnsupportedError(msg)
@@ -135,6 +140,7 @@ class RabbitDriver:
             settings=self._settings,
             clock=self._clock,
             prefetch=prefetch,
+            verify=self._verify,
         )
         await intake.start()
         consumer = RabbitConsumer(
@@ -148,6 +154,18 @@ class RabbitDriver:
         self._consumers.add(consumer)
         return consumer
 
+    async def _verify(self, source: Source) -> None:
+        """Make sure that a queue which was lost from sight is still what it was."""
+        if source.plan is None:
+            return
+        await self._control.depth(source.name)
+        comparison = await self._control.compare(source.plan)
+        differences = topology.differences_of(
+            source.plan, comparison.found, durable=comparison.durable
+        )
+        if differences:
+            raise QueueMismatchError("; ".join(f"{each} (fix: {each.fix})" for each in differences))
+
     async def _look_at(self, queue: str) -> Source:
         """What a queue that was not declared here is: perhaps one of ours all the same."""
         dead_letter = dead_letter_name(queue)
@@ -157,15 +175,19 @@ class RabbitDriver:
             comparison = await self._control.compare(plan)
             if comparison.is_complete and not comparison.found and comparison.durable:
                 has_levels = await self._control.exists(topology.level_name(queue, 1))
-                return self._remember(queue, dead_letter, is_quorum=True, has_levels=has_levels)
+                return self._remember(
+                    Source(
+                        name=queue,
+                        dead_letter=dead_letter,
+                        is_quorum=True,
+                        has_levels=has_levels,
+                        plan=plan,
+                    )
+                )
         return Source(name=queue, dead_letter=dead_letter, is_quorum=False, has_levels=False)
 
-    def _remember(
-        self, queue: str, dead_letter: str, *, is_quorum: bool, has_levels: bool
-    ) -> Source:
-        source = self._sources[queue] = Source(
-            name=queue, dead_letter=dead_letter, is_quorum=is_quorum, has_levels=has_levels
-        )
+    def _remember(self, source: Source) -> Source:
+        self._sources[source.name] = source
         return source
 
     async def declare(
@@ -185,7 +207,7 @@ class RabbitDriver:
         if check_only or spec.declare == "check":
             if missing:
                 names = ", ".join(plan.name for plan in missing)
-                msg = f"missing at {self._consuming.place}: {names}"
+                msg = f"missing at {self._place}: {names}"
                 raise QueueNotFoundError(msg)
         elif not differences:
             for plan in missing:
@@ -201,7 +223,9 @@ class RabbitDriver:
             )
         missing: list[topology.QueuePlan] = []
         is_quorum = True
-        for plan in topology.plan(spec):
+        plans = topology.plan(spec)
+        work = plans[-1]
+        for plan in plans:
             if not await self._control.exists(plan.name):
                 missing.append(plan)
                 continue
@@ -209,15 +233,32 @@ class RabbitDriver:
             if plan.name == spec.name:
                 is_quorum = comparison.is_complete and "x-queue-type" not in comparison.found
                 if comparison.found and await self._is_dead_letter_queue(plan.name):
+                    work = topology.dead_letter_plan(plan.name)
                     continue  # worked off as a queue of its own; what it is cannot be changed
             differences += topology.differences_of(
                 plan, comparison.found, durable=comparison.durable
             )
         dead = spec.dead_letter_queue
         has_levels = not any(".delay." in difference.queue for difference in differences)
-        self._remember(spec.name, dead, is_quorum=is_quorum, has_levels=has_levels)
+        self._remember(
+            Source(
+                name=spec.name,
+                dead_letter=dead,
+                is_quorum=is_quorum,
+                has_levels=has_levels,
+                plan=work,
+            )
+        )
         if not any(difference.queue == dead for difference in differences):
-            self._remember(dead, dead_letter_name(dead), is_quorum=True, has_levels=False)
+            self._remember(
+                Source(
+                    name=dead,
+                    dead_letter=dead_letter_name(dead),
+                    is_quorum=True,
+                    has_levels=False,
+                    plan=topology.dead_letter_plan(dead),
+                )
+            )
         return differences, missing
 
     async def _is_dead_letter_queue(self, name: str) -> bool:
@@ -234,7 +275,36 @@ class RabbitDriver:
             )
         except PermissionDeniedError:
             has_levels = False
-        self._remember(spec.name, spec.dead_letter_queue, is_quorum=False, has_levels=has_levels)
+        via = spec.dead_letter_via
+        if via and not await self._control.has_exchange(via):
+            msg = f"dead-letter exchange {via} of {spec.name} does not exist at {self._place}"
+            raise QueueNotFoundError(msg)
+        self._remember(
+            Source(
+                name=spec.name,
+                dead_letter=spec.dead_letter_queue,
+                is_quorum=False,
+                has_levels=has_levels,
+                by_reject=via is not None,
+            )
+        )
+
+    @property
+    def has_dead_letter_ways(self) -> bool:
+        """See ``brokerwq.driver.doctor.Adopter``."""
+        return True
+
+    async def caveats(self, spec: QueueSpec, /) -> Sequence[str]:
+        """See ``brokerwq.driver.doctor.Adopter``."""
+        self._require_open()
+        source = self._sources.get(spec.name)
+        return await examination.caveats(
+            spec, self._control, has_levels=source is not None and source.has_levels
+        )
+
+    @property
+    def _place(self) -> str:
+        return self._consuming.place
 
     async def examine(self, spec: QueueSpec, /) -> Sequence[Finding]:
         """See ``brokerwq.driver.doctor.Doctor``."""

@@ -13,7 +13,6 @@ from brokerwq.errors import (
     AuthenticationError,
     BrokerwqError,
     ClosedError,
-    ConfigError,
     ConnectionLostError,
     DriverError,
     LeaseLostError,
@@ -64,7 +63,9 @@ def to_connect_error(
     if isinstance(cause, NotAmqpError):
         return ProtocolError(f"{place} does not speak AMQP 0-9-1: {cause}")
     if close_reason is not None and close_reason[0] in (_NOT_ALLOWED, _ACCESS_REFUSED):
-        return ConfigError(f"virtual host {vhost!r} at {place} cannot be used: {close_reason[1]}")
+        return PermissionDeniedError(
+            f"virtual host {vhost!r} at {place} cannot be used: {close_reason[1]}"
+        )
     said = f": {close_reason[1]}" if close_reason is not None else ""
     return ConnectionLostError(f"no connection to RabbitMQ at {place} ({_words(exc)}){said}")
 

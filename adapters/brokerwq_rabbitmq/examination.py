@@ -20,9 +20,57 @@ async def examine(
 ) -> list[Finding]:
     """Look at the server and at every queue of ``spec``."""
     findings = [_server(version), _lease(spec, settings, version)]
+    is_adopted = spec.declare == "never"
     for plan in topology.plan(spec):
-        findings += await _queue(plan, control, is_adopted=spec.declare == "never")
+        if plan.name == spec.name and spec.dead_letter_via is not None:
+            plan = _with_way(plan, spec.dead_letter_via)  # noqa: PLW2901
+        findings += await _queue(plan, control, is_adopted=is_adopted)
+    if is_adopted:
+        has_levels = await control.exists(topology.level_name(spec.name, topology.LEVELS[-1]))
+        findings += [
+            Finding(subject=f"queue {spec.name}", level="warning", text=f"adopted: {text}")
+            for text in await caveats(spec, control, has_levels=has_levels)
+        ]
     return findings
+
+
+async def caveats(spec: QueueSpec, control: Control, *, has_levels: bool) -> list[str]:
+    """What is not guaranteed on a queue that belongs to somebody else, and is not declared."""
+    found = [
+        (
+            "attempts are a lower bound: a lost delivery is counted in a copy, sent before it "
+            "runs; without permission to publish it is not counted, and nothing stops what kills "
+            "its runner"
+        ),
+        (
+            "the broker's own delivery limit is not known; RabbitMQ 4 gives up after 21 deliveries "
+            "where none is set, and drops the message where there is no dead-letter exchange"
+        ),
+    ]
+    if not has_levels:
+        found.append(
+            "a delay holds its message unacked: it takes a place of the prefetch, and comes early "
+            "after a lost connection"
+        )
+    via = spec.dead_letter_via
+    if via is not None:
+        found.append(
+            f"dead letters are rejected to exchange {via!r}, without a note; RabbitMQ drops them "
+            "if the queue has no such dead-letter exchange, or nothing is bound to it"
+        )
+    elif not await control.exists(spec.dead_letter_queue):
+        found.append(
+            f"{spec.dead_letter_queue} does not exist: a dead letter stays in {spec.name}, is "
+            "tried again and keeps the runner from being ready"
+        )
+    return found
+
+
+def _with_way(plan: topology.QueuePlan, exchange: str) -> topology.QueuePlan:
+    """``plan`` with its owner's dead-letter exchange, whatever routing key goes with it."""
+    arguments = {**plan.arguments, "x-dead-letter-exchange": exchange}
+    del arguments["x-dead-letter-routing-key"]
+    return topology.QueuePlan(name=plan.name, arguments=arguments)
 
 
 def _server(version: tuple[int, int]) -> Finding:

@@ -48,6 +48,8 @@ class Settle(enum.Enum):
     """Requeue; counted on every version."""
     NACK = (120, 2)
     """Requeue; not counted from 4.3 on."""
+    GIVE_UP = (90, 0)
+    """Reject without requeue: the queue's dead-letter exchange takes it, if it has one."""
 
 
 class NotAmqpError(ConnectionError):

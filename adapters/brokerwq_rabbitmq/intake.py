@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from brokerwq_rabbitmq.errors import closed, is_stray_cancellation, to_driver_er
 from brokerwq_rabbitmq.lane import Held, Lane
 from brokerwq_rabbitmq.link import Link
 from brokerwq_rabbitmq.settings import RabbitSettings, max_lease_of
+from brokerwq_rabbitmq.topology import QueuePlan
 
 _T = TypeVar("_T")
 
@@ -41,16 +42,30 @@ class Source:
         dead_letter: Its dead-letter queue.
         is_quorum: It is known to be a quorum queue, so that the broker counts its receives.
         has_levels: Its delay queues are there.
+        plan: What it was found to be; None for what is taken as it comes.
+        by_reject: Its owner's dead-letter exchange takes what is rejected.
     """
 
     name: str
     dead_letter: str
     is_quorum: bool
     has_levels: bool
+    plan: QueuePlan | None = None
+    by_reject: bool = False
 
 
 class Intake:
-    """See the module. A lane that ended is replaced by the next ``claim``."""
+    """See the module. A lane that ended is replaced by the next ``claim``.
+
+    Args:
+        source: The queue.
+        link: The connection.
+        copier: For what is not due, or must be counted.
+        settings: Timeouts.
+        clock: For waiting.
+        prefetch: How many may be held at once.
+        verify: Raises if the queue is not what it was; asked before a lane is replaced.
+    """
 
     def __init__(
         self,
@@ -61,8 +76,10 @@ class Intake:
         settings: RabbitSettings,
         clock: Clock,
         prefetch: int,
+        verify: Callable[[Source], Awaitable[None]],
     ) -> None:
         self._source = source
+        self._verify = verify
         self._link = link
         self._copier = copier
         self._settings = settings
@@ -130,6 +147,8 @@ class Intake:
             DriverError: the flow has ended; the next call starts it again.
         """
         if self._lane is None and not self.is_quiesced and not self.is_closed:
+            # The queue may have been made anew meanwhile, and not as it was.
+            await self._verify(self._source)
             await self.start()
         deadline = self._clock.now() + wait
         while True:

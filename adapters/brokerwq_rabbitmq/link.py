@@ -120,7 +120,7 @@ class Link:
         """Connect unless there is a live connection; each host is tried once.
 
         Raises:
-            ConfigError, AuthenticationError, ProtocolError: for good.
+            ConfigError, AuthenticationError, PermissionDeniedError, ProtocolError: for good.
             ConnectionLostError: it may work later.
         """
         async with self._lock:
@@ -165,6 +165,7 @@ class Link:
                 isinstance(error, ConnectionLostError)
                 and reader is not None
                 and not settings.tls
+                and not isinstance(exc, TimeoutError)  # a TLS port refuses AMQP at once
                 and await _answers_tls(host, port)
             ):
                 error = speaks_tls(self.place)

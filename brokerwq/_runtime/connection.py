@@ -11,9 +11,10 @@ from brokerwq._runtime.lifecycle import Lifecycle
 from brokerwq._runtime.pauses import Pauses
 from brokerwq._runtime.plan import Site
 from brokerwq.clock import Clock, move_on_after
+from brokerwq.driver.doctor import Adopter, check_dead_letter_way
 from brokerwq.driver.protocol import Consumer, Difference, Driver, QueueSpec, QueueStats
 from brokerwq.errors import DriverError, QueueMismatchError, TransientError
-from brokerwq.events import BrokerReached, BrokerUnreachable, Event
+from brokerwq.events import BrokerReached, BrokerUnreachable, Event, QueueAdopted
 
 T = TypeVar("T")
 
@@ -69,6 +70,8 @@ class Connection:
             return False
 
         async def declare_all() -> list[Difference]:
+            for spec in specs:
+                check_dead_letter_way(spec, self.driver)
             return [
                 difference
                 for spec in specs
@@ -77,10 +80,22 @@ class Connection:
                 )
             ]
 
+        async def caveats_of_all() -> list[QueueAdopted]:
+            driver = self.driver
+            return [
+                QueueAdopted(queue=spec.name, caveats=tuple(await driver.caveats(spec)))
+                for spec in specs
+                if spec.declare == "never" and isinstance(driver, Adopter)
+            ]
+
         differences = await self._patiently(declare_all)
         if differences:
             raise QueueMismatchError("; ".join(map(_described, differences)))
-        return differences is not None
+        adopted = None if differences is None else await self._patiently(caveats_of_all)
+        for event in adopted or ():
+            if event.caveats and self._emit is not None:
+                self._emit(event)
+        return adopted is not None
 
     def note_absence(self) -> None:
         """Others of the runner's brokers are there, and this one is not yet."""

@@ -81,6 +81,7 @@ class Ended:
         seconds: Time in the handler.
         cancelled: The runner's stop ended the handler.
         skip: What its guard wants instead.
+        again: Its guard wants the handler to be called once more.
     """
 
     held: Held
@@ -91,6 +92,7 @@ class Ended:
     seconds: float = 0.0
     cancelled: bool = False
     skip: Skip | None = None
+    again: bool = False
 
 
 @dataclass(slots=True)
@@ -183,7 +185,11 @@ async def execute(shared: Shared, work: Work, started: Callable[[Work], object])
             return [Ended(running[0], Done(), skip=admitted)]
         admission = admitted
     started(work)
-    return endeds + await _run(shared, work, jobs, payloads, deadline, admission=admission)
+    ran = await _run(shared, work, jobs, payloads, deadline, admission=admission)
+    while ran[0].again:
+        payloads = [_decode(route, held)[0] for held in running]  # it may have changed them
+        ran = await _run(shared, work, jobs, payloads, deadline, admission=admission)
+    return endeds + ran
 
 
 def _job(shared: Shared, route: Route, held: Held, deadline: float | None, key: str | None) -> Job:
@@ -245,13 +251,14 @@ async def _run(
             is_aborting=lambda: shared.aborting,
         )
     skip: Skip | None = None
+    again = False
     if admission is not None:
         is_counted = work.cause not in ("lost", "stop")
-        attempt = guarding.Attempt(jobs[0], work.route.retry, is_counted)
+        attempt = guarding.Attempt(jobs[0], work.route.retry, is_counted, error)
         concluded = await guarding.conclude(
             admission, attempt, outcomes[0], answer, shared.store_failed
         )
-        outcomes, skip = [concluded.outcome], concluded.skip
+        outcomes, skip, again = [concluded.outcome], concluded.skip, concluded.again
         error = concluded.error or error
     label = "timeout" if work.cause == "timeout" else "failed"
     cancelled = work.cause == "stop" and not isinstance(error, Outcome)
@@ -264,6 +271,7 @@ async def _run(
             seconds=seconds,
             cancelled=cancelled,
             skip=skip,
+            again=again,
         )
         for held, outcome in zip(work.helds, outcomes, strict=True)
     ]

@@ -34,7 +34,8 @@ class Skip:
 class Admission(Protocol):
     """The right to run a handler for one message, until it is finished or abandoned.
 
-    Exactly one of ``finish`` and ``abandon`` is called, once, and is never cancelled.
+    Exactly one of ``finish`` and ``abandon`` is called, once, and is never cancelled; after
+    each ``again`` that was granted they may be called anew.
     """
 
     @property
@@ -60,6 +61,16 @@ class Admission(Protocol):
         Raises:
             Outcome: what the attempt shall count as instead.
             Exception: the attempt has failed, of this.
+        """
+        ...
+
+    async def again(self, error: BaseException, /) -> bool:
+        """The handler, or ``finish``, has failed of ``error``: call the handler once more?
+
+        Within the same attempt, after all that it has done was taken back. There is a bound.
+
+        Raises:
+            StoreUnavailableError: as ``abandon`` says.
         """
         ...
 

@@ -43,11 +43,13 @@ class Attempt:
         job: The job.
         retry: Its worker's policy.
         is_counted: Neither a lost lease nor the runner's stop ended it.
+        error: What the handler raised.
     """
 
     job: Job
     retry: RetryPolicy
     is_counted: bool
+    error: BaseException | None = None
 
     def is_last(self, outcome: Outcome) -> bool:
         """Whether the message is given up on with ``outcome``."""
@@ -55,6 +57,11 @@ class Attempt:
             return True
         is_failure = isinstance(outcome, Retry) and self.is_counted
         return is_failure and self.job.attempt >= self.retry.max_attempts
+
+    def repeatable(self, outcome: Outcome) -> BaseException | None:
+        """The error of which the handler may be called once more; None for what was asked for."""
+        is_failure = isinstance(outcome, Retry) and self.is_counted
+        return self.error if is_failure and not isinstance(self.error, Outcome) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +72,13 @@ class Concluded:
         outcome: What it counts as.
         error: The exception, if the guard found one.
         skip: What the guard wants instead of the outcome.
+        again: The attempt has not ended: the handler is to be called once more.
     """
 
     outcome: Outcome
     error: BaseException | None = None
     skip: Skip | None = None
+    again: bool = False
 
 
 async def conclude(
@@ -83,15 +92,7 @@ async def conclude(
     concluded = Concluded(outcome)
     with anyio.CancelScope(shield=True):
         try:
-            if isinstance(outcome, Done):
-                children = attempt.job.take_children() if admission.takes_children else ()
-                skip = await admission.finish(answer, children)
-                concluded = Concluded(outcome, skip=skip)
-            else:
-                is_last = attempt.is_last(outcome)
-                concluded = Concluded(
-                    outcome, skip=await admission.abandon(outcome, is_last=is_last)
-                )
+            concluded = await _conclude(admission, attempt, outcome, answer)
         except StoreUnavailableError as error:
             concluded = Concluded(outcome, error, _later(store_failed(error)))
         except Outcome as instead:
@@ -99,6 +100,27 @@ async def conclude(
         except Exception as error:  # noqa: BLE001 -- what was not finished has failed
             concluded = Concluded(Retry(), error)
     return concluded
+
+
+async def _conclude(
+    admission: Admission, attempt: Attempt, outcome: Outcome, answer: object
+) -> Concluded:
+    if isinstance(outcome, Done):
+        children = attempt.job.take_children() if admission.takes_children else ()
+        try:
+            return Concluded(outcome, skip=await admission.finish(answer, children))
+        except (StoreUnavailableError, Outcome):
+            raise
+        except Exception as error:
+            if await admission.again(error):
+                return Concluded(Retry(), error, again=True)
+            raise
+    cause = attempt.repeatable(outcome)
+    if cause is not None and await admission.again(cause):
+        return Concluded(outcome, again=True)
+    return Concluded(
+        outcome, skip=await admission.abandon(outcome, is_last=attempt.is_last(outcome))
+    )
 
 
 @asynccontextmanager

@@ -22,6 +22,7 @@ from brokerwq.cli.keys import keys
 from brokerwq.cli.migrate import migrate
 from brokerwq.cli.queues import queues
 from brokerwq.cli.run import run
+from brokerwq.cli.services import services
 from brokerwq.cli.size import size
 from brokerwq.errors import BrokerwqError
 from brokerwq.version import __version__
@@ -53,6 +54,7 @@ for command in (
     doctor,
     conform,
     config,
+    services,
     demo,
 ):
     brokerwq.add_command(command)

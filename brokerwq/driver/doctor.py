@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 from brokerwq.driver.protocol import QueueSpec
+from brokerwq.errors import UnsupportedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,39 @@ class Finding:
     level: Literal["ok", "warning", "error"]
     text: str
     fix: str = ""
+
+
+@runtime_checkable
+class Adopter(Protocol):
+    """A driver that has more to say of queues that belong to somebody else."""
+
+    @property
+    def has_dead_letter_ways(self) -> bool:
+        """Whether ``QueueSpec.dead_letter_via`` means something here."""
+        ...
+
+    async def caveats(self, spec: QueueSpec, /) -> Sequence[str]:
+        """What is not guaranteed on a queue with ``declare="never"``, a sentence each.
+
+        Asked once, after ``declare``, which has looked at the queue.
+
+        Raises:
+            DriverError: the broker cannot be asked.
+        """
+        ...
+
+
+def check_dead_letter_way(spec: QueueSpec, driver: object) -> None:
+    """Make sure that ``driver`` understands ``spec.dead_letter_via``, if that is set.
+
+    Raises:
+        UnsupportedError: it does not.
+    """
+    if spec.dead_letter_via is None:
+        return
+    if not isinstance(driver, Adopter) or not driver.has_dead_letter_ways:
+        msg = f"dead_letter_via of queue {spec.name!r}: this broker has no such ways"
+        raise UnsupportedError(msg)
 
 
 @runtime_checkable

@@ -117,6 +117,9 @@ class QueueSpec:
     Attributes:
         name: Name at the broker.
         dead_letter: Name of its dead-letter queue; None takes ``dead_letter_queue``.
+        dead_letter_via: The broker's own way to dead letters, by its name, where the owner of a
+            queue that we only adopt has made one: they then go that way as they are, without a
+            note. Needs ``declare="never"`` and a broker that has such ways.
         lease: Seconds a claim lasts unless extended; None keeps the queue's own.
         retention: Seconds an unclaimed message is kept; None takes the broker's longest.
         broker_limit: The broker's own limit on receives, a constant backstop far above any
@@ -130,6 +133,7 @@ class QueueSpec:
 
     name: str
     dead_letter: str | None = None
+    dead_letter_via: str | None = None
     lease: float | None = None
     retention: float | None = None
     broker_limit: int = DEFAULT_BROKER_LIMIT

@@ -48,6 +48,8 @@ def check_spec(spec: object) -> QueueSpec:
     if spec.dead_letter_queue == spec.name:
         msg = f"queue {spec.name!r} cannot be its own dead-letter queue"
         raise ConfigError(msg)
+    if spec.dead_letter_via is not None:
+        _check_way(spec, of)
     if spec.lease is not None:
         positive_seconds(spec.lease, f"lease {of}", limit=MAX_LEASE, least=MIN_LEASE)
     if spec.retention is not None:
@@ -64,6 +66,14 @@ def check_spec(spec: object) -> QueueSpec:
         msg = f"declare {of} must be one of {', '.join(_DECLARE)}, not {spec.declare!r:.200}"
         raise ConfigError(msg)
     return spec
+
+
+def _check_way(spec: QueueSpec, of: str) -> None:
+    if spec.declare != "never":
+        msg = f'dead_letter_via {of} is for queues with declare="never"'
+        raise ConfigError(msg)
+    if spec.dead_letter_via:  # an empty name is one that a broker may have
+        check_queue_name(spec.dead_letter_via, f"dead_letter_via {of}:")
 
 
 def _check_limit(limit: object, of: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from brokerwq._runtime.guard import Skip
 from brokerwq.clock import Clock, move_on_after
 from brokerwq.errors import BrokerwqError, LeaseLostError, StoreError, StoreUnavailableError
 from brokerwq.events import Event, MarkerTrouble
-from brokerwq.idempotency.record import Claim, State
+from brokerwq.idempotency.record import ANSWERS, Claim, State
 from brokerwq.idempotency.results import ResultError, result_text
 from brokerwq.idempotency.store import (
     Outgoing,
@@ -28,6 +29,8 @@ from brokerwq.outcomes import DeadLetter, Discard, Outcome
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 2.0
 _LEAST_PATIENCE: Final = 1.0
+_MOST_REPEATS: Final = 3
+_FIRST_REPEAT_PAUSE: Final = 0.01
 _SHARE: Final = 0.8
 """Of what is left of the lease: an ack without a record must still be in time."""
 
@@ -115,6 +118,10 @@ class _Leased:
         """See ``Admission.extend``."""
         return await self._desk.store.extend(self._claim.key, self._claim.owner, seconds)
 
+    async def again(self, _error: BaseException, /) -> bool:
+        """See ``Admission.again``: nothing that was done beside the record is taken back."""
+        return False
+
     async def abandon(self, outcome: Outcome, /, *, is_last: bool) -> Skip | None:
         """See ``Admission.abandon``."""
         desk, key, owner = self._desk, self._claim.key, self._claim.owner
@@ -185,6 +192,7 @@ class _InTransaction:
         self._transaction: Transaction | None = transaction
         self._calls = 0
         self._has_outgoing = False
+        self._repeats = 0
 
     @property
     def conn(self) -> Any:
@@ -237,16 +245,16 @@ class _InTransaction:
         transaction = self._open
         try:
             result = self._desk.result(self._job, answer)
-            if children:
-                await self._put_out_soundly(transaction, children)
-            if result is not None:
-                await transaction.keep_result(result)
             soundness = await transaction.examine()
             if soundness == "aborted":
                 msg = "a statement in the transaction failed, or the handler rolled it back"
                 raise TransactionAbortedError(msg)
             if soundness == "escaped":
                 raise DeadLetter("transaction-escaped")
+            if children:
+                await self._put_out(transaction, children)
+            if result is not None:
+                await transaction.keep_result(result)
             await transaction.commit()
         finally:
             self._transaction = None
@@ -256,10 +264,26 @@ class _InTransaction:
             with suppress(BrokerwqError):
                 await self._desk.relay()
 
-    async def _put_out_soundly(self, transaction: Transaction, children: Sequence[Child]) -> None:
-        """Write into the outbox, unless the handler has ended the transaction."""
-        if await transaction.examine() == "sound":
-            await self._put_out(transaction, children)
+    def _may_repeat(self, error: BaseException) -> bool:
+        store = cast("TransactionalStore", self._desk.store)
+        return self._repeats < _MOST_REPEATS and store.is_conflict(error)
+
+    async def again(self, error: BaseException, /) -> bool:
+        """See ``Admission.again``: the database gave this transaction up for another one."""
+        if not self._may_repeat(error):
+            return False
+        await self._roll_back()
+        self._job.take_children()
+        self._calls, self._has_outgoing = 0, False
+        # Those who got into each other's way must not come back in step.
+        pause = random.uniform(0.5, 1.5) * _FIRST_REPEAT_PAUSE * 2**self._repeats  # noqa: S311
+        self._repeats += 1
+        await self._desk.clock.sleep(pause)
+        return await self._open_again()
+
+    async def _open_again(self) -> bool:
+        """Whether the handler has a transaction again, or can open one."""
+        return True
 
     async def _roll_back(self) -> None:
         transaction, self._transaction = self._transaction, None
@@ -284,6 +308,14 @@ class TxAdmission(_InTransaction):
         """See ``Admission.finish``."""
         await self._commit(answer, children)
         return None
+
+    async def _open_again(self) -> bool:
+        store = cast("TransactionalStore", self._desk.store)
+        begun = await store.begin_marked(self._claim)
+        if isinstance(begun, ANSWERS):
+            return False  # a copy got in between; the redelivery hears of it
+        self._transaction = begun
+        return True
 
     async def abandon(self, _outcome: Outcome, /, *, is_last: bool) -> Skip | None:
         """See ``Admission.abandon``."""
@@ -324,11 +356,16 @@ class LeaseTxAdmission(_InTransaction, _Leased):
             return await self._desk.reconsidered(self._claim)
         try:
             await self._commit(answer, children)
-        except TransactionAbortedError:
-            with suppress(StoreError):
-                await self._desk.store.release(self._claim.key, self._claim.owner)
+        except Exception as exc:
+            if not self._may_repeat(exc):
+                await self._release()
             raise
         return None
+
+    async def _release(self) -> None:
+        """Let the next attempt begin at once; a record that was completed stays so."""
+        with suppress(StoreError):
+            await self._desk.store.release(self._claim.key, self._claim.owner)
 
     async def abandon(self, outcome: Outcome, /, *, is_last: bool) -> Skip | None:
         """See ``Admission.abandon``."""

@@ -17,6 +17,7 @@ from brokerwq.idempotency.admissions import Desk, LeaseTxAdmission, MarkerAdmiss
 from brokerwq.idempotency.keys import NoKeyError, digest_of, payload_digest
 from brokerwq.idempotency.open import open_store
 from brokerwq.idempotency.record import (
+    ANSWERS,
     Answer,
     Busy,
     Claim,
@@ -24,7 +25,6 @@ from brokerwq.idempotency.record import (
     Completed,
     Failed,
     Mismatch,
-    OwnerLost,
     State,
 )
 from brokerwq.idempotency.store import Store, Transaction, TransactionalStore
@@ -203,7 +203,7 @@ class StoreGuard:
         once, store = self.desk.once, self.desk.store
         if once.strategy == "transactional":
             answer = await cast("TransactionalStore", store).begin_marked(claim)
-            if not isinstance(answer, Claimed | Busy | Completed | Failed | Mismatch | OwnerLost):
+            if not isinstance(answer, ANSWERS):
                 return self._with_tx(job, claim, answer)
         else:
             answer = await self._claim(claim)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 
 class State(enum.IntEnum):
@@ -134,6 +134,7 @@ class OwnerLost:
 
 
 Answer: TypeAlias = Claimed | Busy | Completed | Failed | Mismatch | OwnerLost
+ANSWERS: Final = (Claimed, Busy, Completed, Failed, Mismatch, OwnerLost)
 
 
 def refusal(record: Record, claim: Claim) -> Answer | None:

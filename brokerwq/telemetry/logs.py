@@ -64,6 +64,7 @@ LINES: Final[Mapping[type[Event], Line]] = {
     events.MarkerTrouble: (WARNING, "job done without its whole record"),
     events.LoopBlocked: (WARNING, "event loop blocked"),
     events.StateChanged: (INFO, "runner changed its state"),
+    events.QueueAdopted: (WARNING, "queue adopted as it is, with fewer guarantees"),
     events.QueueInspected: (DEBUG, "queue inspected"),
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import subprocess
 from collections.abc import Generator
 from pathlib import Path
 
@@ -16,10 +15,10 @@ from brokerwq.errors import (
     AuthenticationError,
     BrokerwqError,
     CannotExtendError,
-    ConfigError,
     ConnectionLostError,
     LeaseLostError,
     MessageTooLargeError,
+    PermissionDeniedError,
     ProtocolError,
     QueueNotFoundError,
     StorageFullError,
@@ -89,7 +88,7 @@ async def test_a_wrong_password_is_said_at_once(lab: Lab) -> None:
 async def test_a_missing_virtual_host_is_named(lab: Lab) -> None:
     error = await refusal(lab.url + "nowhere")
 
-    assert isinstance(error, ConfigError)
+    assert isinstance(error, PermissionDeniedError)
     assert "nowhere" in str(error)
 
 
@@ -150,40 +149,6 @@ async def test_the_next_host_is_tried_when_one_does_not_answer(lab: Lab) -> None
     async with opened(url) as driver:
         await driver.declare(spec)
         assert list(await driver.send(spec.name, some(1), [0.0])) == [None]
-
-
-@pytest.fixture(scope="module")
-def tls_node(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[RabbitNode, int, Path]]:
-    folder = tmp_path_factory.mktemp("tls")
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
-            *("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"),
-            *("-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    node = node_or_skip("3.10")
-    port = free_port()
-    for name in ("key.pem", "cert.pem"):
-        node.write_file(name, (folder / name).read_text())
-    node.write_config(
-        "\n".join(
-            [
-                f"listeners.ssl.1 = 127.0.0.1:{port}",
-                f"ssl_options.cacertfile = {node.path_inside('cert.pem')}",
-                f"ssl_options.certfile = {node.path_inside('cert.pem')}",
-                f"ssl_options.keyfile = {node.path_inside('key.pem')}",
-                "ssl_options.verify = verify_none",
-            ]
-        )
-    )
-    try:
-        node.start()
-        yield node, port, folder / "cert.pem"
-    finally:
-        node.close()
 
 
 async def test_tls_with_the_right_authority_works(tls_node: tuple[RabbitNode, int, Path]) -> None:

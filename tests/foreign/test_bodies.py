@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import bz2
 import gzip
-import json
 import lzma
 import tracemalloc
 import zlib
@@ -20,7 +19,7 @@ from brokerwq.codecs.coding import MAX_UNPACKED_BYTES, as_utf8
 from brokerwq.errors import EnvelopeError
 from brokerwq.message import Message
 from tests.cases.lab import Place, dead_letters, declare, send_raw
-from tests.foreign.lab import task
+from tests.foreign.lab import dramatiq_message, task
 
 TEXT = '{"name":"Ærøskøbing"}'
 BODY = TEXT.encode()
@@ -82,12 +81,9 @@ def test_what_does_not_fit_its_declaration_is_refused(
         as_utf8(body, content_type, content_encoding)
 
 
-@pytest.mark.parametrize(
-    "pack",
-    [lambda bomb: (gzip.compress(bomb), "gzip"), lambda bomb: (zlib.compress(bomb), "deflate")],
-)
-def test_a_bomb_is_refused_before_it_goes_off(pack: Callable[[bytes], tuple[bytes, str]]) -> None:
-    body, coding = pack(bytes(4 * MAX_UNPACKED_BYTES))
+@pytest.mark.parametrize(("pack", "coding"), [(gzip.compress, "gzip"), (zlib.compress, "deflate")])
+def test_a_bomb_is_refused_before_it_goes_off(pack: Callable[[bytes], bytes], coding: str) -> None:
+    body = pack(bytes(4 * MAX_UNPACKED_BYTES))
     assert len(body) < MAX_UNPACKED_BYTES / 200
 
     tracemalloc.start()
@@ -130,9 +126,11 @@ def test_a_task_that_kombu_compressed_is_read(pack: Callable[[bytes], bytes], na
             CeleryCodec().read(broken)
 
 
-@pytest.mark.parametrize("pack", [bz2.compress, lzma.compress])
-def test_kombus_bombs_are_refused_as_well(pack: Callable[[bytes], bytes]) -> None:
-    name = {bz2.compress: "application/x-bz2", lzma.compress: "application/x-lzma"}[pack]
+@pytest.mark.parametrize(
+    ("pack", "name"),
+    [(bz2.compress, "application/x-bz2"), (lzma.compress, "application/x-lzma")],
+)
+def test_kombus_bombs_are_refused_as_well(pack: Callable[[bytes], bytes], name: str) -> None:
     bomb = Message(
         id="", body=pack(bytes(2 * MAX_UNPACKED_BYTES)), headers={"task": "t", "compression": name}
     )
@@ -185,23 +183,19 @@ def test_every_codec_is_known_by_its_name() -> None:
 
     for name in names:
         kind = bytes if name == "bytes" else int
-        assert foreign_codec_for(name, codec_for(name, kind)).read(
-            {"celery": task("t"), "dramatiq": DRAMATIQ, "cloudevents": EVENT}.get(
-                name, Message(id="", body=b"1")
-            )
-        )
+        message = SOUND.get(name, Message(id="", body=b"1"))
+        reading = foreign_codec_for(name, codec_for(name, kind)).read(message)
+        assert reading.body is not None
     assert codec_for("celery", int) is JSON
 
 
-DRAMATIQ = Message(
-    id="",
-    body=json.dumps(
-        {"actor_name": "t", "args": [], "kwargs": {}, "options": {}, "message_id": "1"}
-    ).encode(),
-)
-EVENT = Message(
-    id="", body=b'{"specversion":"1.0","id":"1","source":"/a","type":"t"}', content_type=""
-)
+SOUND: dict[str, Message] = {
+    "celery": task("t"),
+    "dramatiq": dramatiq_message("t"),
+    "cloudevents": Message(
+        id="", body=b'{"specversion":"1.0","id":"1","source":"/a","type":"t","data":1}'
+    ),
+}
 
 
 async def test_a_packed_body_reaches_its_worker_and_a_broken_one_the_dead_letters(

@@ -14,6 +14,7 @@ from brokerwq.testing.servers.probe import free_port, server_version
 
 START_SECONDS = 120.0
 _AMQP_PORT = 5672
+_MANAGEMENT_PORT = 15672
 _ENGINE_PORT = 2375
 _ENGINE_SECONDS = 5.0
 
@@ -40,9 +41,14 @@ def engine_answers() -> bool:
 
 
 class RabbitContainer:
-    """One RabbitMQ container with a fixed port, so that it can be killed and started again."""
+    """One RabbitMQ container with a fixed port, so that it can be killed and started again.
 
-    def __init__(self, image: str) -> None:
+    Args:
+        image: Its image.
+        management_port: Where its management interface shall answer, if the image has one.
+    """
+
+    def __init__(self, image: str, *, management_port: int | None = None) -> None:
         from testcontainers.core.container import DockerContainer  # noqa: PLC0415
 
         self.host = "127.0.0.1"
@@ -52,6 +58,8 @@ class RabbitContainer:
         self._container: Any = container.with_bind_ports(_AMQP_PORT, self.port).with_env(
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", "+S 1:1 +sbwt none"
         )
+        if management_port is not None:
+            self._container = self._container.with_bind_ports(_MANAGEMENT_PORT, management_port)
         self._was_started = False
 
     @property

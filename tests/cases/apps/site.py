@@ -1,8 +1,9 @@
 """The app that subprocess tests run: it does what a message says, and notes it where a crash
 cannot undo it.
 
-``BROKERWQ_URL`` says where the messages are, ``SITE_NOTES`` the file for the notes, and
-``SITE_ATTEMPTS``, ``SITE_LEASE`` and ``SITE_BASE`` the workers' properties.
+``BROKERWQ_URL`` says where the messages are, ``SITE_QUEUE`` in which queue instead of ``q``,
+``SITE_NOTES`` the file for the notes, and ``SITE_ATTEMPTS``, ``SITE_LEASE`` and ``SITE_BASE`` the
+workers' properties.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ retry = RetryPolicy(
 )
 
 
-@app.worker("q", retry=retry)
+QUEUE = os.environ.get("SITE_QUEUE", "q")
+
+
+@app.worker(QUEUE, retry=retry)
 async def work(job: Job, *, n: int, act: str = "", seconds: float = 0.0) -> None:
     """Do ``act``, one of ``ACTS``; anything else is the reason of a dead letter."""
     note("start", n, job.attempt, act or "-")
