@@ -295,7 +295,12 @@ class Campaign:
         runner = await self._runner()
         wanted = set(self.sent.values()) - {self.sent[id_] for id_ in self.dead}
         try:
-            await until(lambda: self._run().keys() >= wanted, self.sizes.patience, "the last job")
+            await until(
+                lambda: runner.returncode is not None or self._run().keys() >= wanted,
+                self.sizes.patience,
+                "the last job",
+            )
+            assert runner.returncode is None, "the runner has died"
         finally:
             await _end(runner)
 

@@ -11,7 +11,7 @@ import sqlite3
 import sys
 from typing import Any
 
-from brokerwq import App, RetryPolicy, Tx
+from brokerwq import App, Job, RetryPolicy, Tx
 from tests.migrate.lab import QUEUE
 
 STORE, SECONDS, SLOTS = sys.argv[1:4]
@@ -20,7 +20,7 @@ app = App(store=STORE, name="campaign")
 
 
 @app.worker(QUEUE, name="work", once="transactional", retry=RetryPolicy(max_attempts=5, base=0.1))
-async def work(tx: Tx, payload: dict[str, Any]) -> None:
+async def work(_job: Job, tx: Tx, payload: dict[str, Any]) -> None:
     await asyncio.sleep(float(SECONDS))
     db: sqlite3.Connection = tx.conn
     db.execute("INSERT INTO effects (n) VALUES (?)", (payload["n"],))
