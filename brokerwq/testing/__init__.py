@@ -11,6 +11,11 @@ from brokerwq.testing.catalogue import Check
 from brokerwq.testing.checks import all_checks
 from brokerwq.testing.clock import FakeClock
 from brokerwq.testing.harness import Harness
+from brokerwq.testing.idempotent import (
+    IdempotencyReport,
+    NotIdempotentError,
+    assert_idempotent,
+)
 from brokerwq.testing.jobs import FakeJob, FakeLease, job
 from brokerwq.testing.runner import CheckResult, Verdict, run_check, run_checks, select
 
@@ -26,9 +31,12 @@ __all__ = [
     "FakeJob",
     "FakeLease",
     "Harness",
+    "IdempotencyReport",
+    "NotIdempotentError",
     "TestApp",
     "Verdict",
     "all_checks",
+    "assert_idempotent",
     "job",
     "run_check",
     "run_checks",

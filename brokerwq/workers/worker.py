@@ -58,6 +58,11 @@ class _Worker(Generic[P, R_co]):
         """The queue it is bound to."""
         return self._plan.options.queue
 
+    @property
+    def sender(self) -> Sender:
+        """What it sends by: its app."""
+        return self._plan.sender
+
     def route(self) -> Route:
         """What a runner needs to know."""
         return self._plan.route()

@@ -99,6 +99,20 @@ async def test_a_table_of_another_shape_is_refused(server: DynamodbServer) -> No
             await store.check()
 
 
+async def test_a_table_that_is_gone_is_an_outage_for_jobs_and_an_error_for_the_check(
+    server: DynamodbServer,
+) -> None:
+    async with opened(server) as store:
+        await store.init()
+        await store.call("delete_table")
+        with pytest.raises(StoreUnavailableError, match="keys init"):
+            await store.claim(a_claim(1))
+        with pytest.raises(StoreError, match="keys init") as caught:
+            await store.check()
+
+    assert not isinstance(caught.value, StoreUnavailableError)
+
+
 async def test_what_init_prints_makes_the_same_table(server: DynamodbServer) -> None:
     async with opened(server) as store:
         for line in store.schema():

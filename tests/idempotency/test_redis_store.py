@@ -8,17 +8,21 @@ import signal
 import uuid
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
+from brokerwq import App, Runner
 from brokerwq.errors import ConfigError, StoreError, StoreUnavailableError
 from brokerwq.idempotency.record import Busy, Claim, Claimed, Completed
 from brokerwq.testing.servers.proxy import TcpProxy
 from brokerwq.testing.servers.redis import Redis, redis
 from brokerwq.testing.stores import OpenBench, a_claim
 from brokerwq.testing.stores.pytest_suite import StoreConformanceSuite
+from tests.cases.lab import Place, counts, sqlite
+from tests.idempotency.lab import RETRY
 from tests.idempotency.redis import redis_bench, redis_url
 
 pytest.importorskip("redis")
@@ -151,11 +155,11 @@ async def test_a_server_that_came_back_empty_is_not_taken_for_a_new_one() -> Non
             running.start()
 
             # Without its being asked anything: the client has connected anew by itself.
-            with pytest.raises(StoreError, match="lost its records") as caught:
+            with pytest.raises(StoreUnavailableError, match="lost its records"):
                 await store.claim(a_claim(1))
-            assert not isinstance(caught.value, StoreUnavailableError)
-            with pytest.raises(StoreError, match="keys init"):
+            with pytest.raises(StoreError, match="keys init") as caught:
                 await store.check()
+            assert not isinstance(caught.value, StoreUnavailableError)
 
             await store.init()
             await store.check()
@@ -334,3 +338,59 @@ async def test_a_name_that_is_taken_by_something_else_is_a_damaged_record(url: s
             assert await store.forget(key.to_bytes(16, "big"))
             await claim_and_complete(store, key)
         assert len(await store.list(10, state=None, worker=None)) == 2
+
+
+# -- a runner ------------------------------------------------------------------------------
+
+
+def an_app(folder: Path, store: RedisStore, runs: list[int]) -> tuple[Place, App, Any]:
+    place = sqlite(folder)
+    app = place.app(store=store, name="shop", retry=RETRY, lease=2.0)
+
+    @app.worker("q", once="marker", key="n")
+    async def charge(*, n: int) -> None:
+        runs.append(n)
+
+    return place, app, charge
+
+
+async def test_a_server_that_may_forget_ends_the_runner_before_anything_runs(
+    tmp_path: Path,
+) -> None:
+    runs: list[int] = []
+    with server(maxmemory_policy="allkeys-lru") as running:
+        async with opened(running.url) as store:
+            await store.init()
+            place, app, charge = an_app(tmp_path, store, runs)
+            await charge.enqueue(n=1)
+
+            with pytest.raises(StoreError, match="noeviction"):
+                await Runner(app, log=False).run(handle_signals=False)
+            await place.aclose()
+
+    assert runs == []
+
+
+async def test_a_server_that_forgot_ends_the_runner_and_costs_no_message_an_attempt(
+    tmp_path: Path,
+) -> None:
+    runs: list[int] = []
+    with server(appendonly="no") as running:
+        async with opened(running.url) as store:
+            await store.init()
+            place, app, charge = an_app(tmp_path, store, runs)
+            runner = asyncio.create_task(Runner(app, log=False).run(handle_signals=False))
+            await charge.enqueue(n=0)
+            await place.until(lambda: runs == [0])
+            running.stop(by=signal.SIGKILL)
+            running.start()
+            for n in range(6):
+                await charge.enqueue(n=n)
+
+            with pytest.raises(StoreError, match="lost its records"):
+                await asyncio.wait_for(runner, 20)
+            left = await counts(app, "q")
+            await place.aclose()
+
+    assert runs == [0]
+    assert (sum(left[:3]), left[3]) == (6, 0)

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from brokerwq.clock import Clock
 from brokerwq.errors import ConfigError, StoreError, StoreUnavailableError
 from brokerwq.idempotency.stores._dynamodb_time import ServiceTime
+from brokerwq.idempotency.stores._lasting import LastingError
 
 try:
     # Without types for each service; what comes out of it is checked where it is used.
@@ -30,6 +31,9 @@ MakeClient: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
 
 _SERVER_FAULT: Final = 500
 _CONDITION: Final = "ConditionalCheckFailedException"
+_LASTING: Final = frozenset(
+    {"AccessDeniedException", "MissingAuthenticationToken", "ResourceNotFoundException"}
+)
 _PASSING: Final = frozenset(
     {
         "InternalFailure",
@@ -150,7 +154,7 @@ class Connection:
             self._refuse(exc)
         except native.NoRegionError as exc:
             msg = f"store {self._name}: write dynamodb://REGION/TABLE or set AWS_DEFAULT_REGION"
-            raise StoreError(msg) from exc
+            raise LastingError(msg) from exc
         except native.ParamValidationError as exc:
             msg = f"store {self._name}: {exc!s:.500}"
             raise StoreError(msg) from exc
@@ -185,8 +189,9 @@ class Connection:
             raise ConditionFailedError(exc.response.get("Item")) from exc
         text = f"store {self._name}: {code}: {error.get('Message', '')!s:.500}"
         status = exc.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        if code in _LASTING:
+            text += ": run brokerwq keys init" if code == "ResourceNotFoundException" else ""
+            raise LastingError(text) from exc
         if code in _PASSING or status >= _SERVER_FAULT:
             raise StoreUnavailableError(text) from exc
-        if code == "ResourceNotFoundException":
-            text += ": run brokerwq keys init"
         raise StoreError(text) from exc

@@ -197,3 +197,21 @@ def check_key_schema(name: str, table: Mapping[str, Any]) -> None:
     if table.get("KeySchema") != wanted["KeySchema"] or types.get("key") != "B":
         msg = f"the table of {name} has another primary key than key (binary): take a new table"
         raise StoreError(msg)
+
+
+def check_version(name: str, item: Item | None) -> None:
+    """Refuse a table that was not made ready, or for another version.
+
+    Raises:
+        StoreError: it was not.
+    """
+    if item is None:
+        msg = f"the table of {name} was not made ready: run brokerwq keys init"
+        raise StoreError(msg)
+    found = item.get("version", {}).get("S")
+    if found != VERSION:
+        msg = (
+            f"the records of {name} are of version {found!s:.20}, and this brokerwq knows "
+            f"version {VERSION}: update the older one"
+        )
+        raise StoreError(msg)

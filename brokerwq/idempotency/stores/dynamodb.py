@@ -27,11 +27,13 @@ from brokerwq.idempotency.stores._dynamodb_client import (
     sdk_client,
 )
 from brokerwq.idempotency.stores._dynamodb_time import ServiceTime
+from brokerwq.idempotency.stores._lasting import LastingError
 from brokerwq.idempotency.stores._newest import Newest
 from brokerwq.idempotency.stores._per_loop import PerLoop
 
 _TABLE: Final = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 _TRIES: Final = 20
+_PATIENCE: Final = 120
 _BUSY_SECONDS: Final = 0.5
 _DELETES_AT_ONCE: Final = 20
 _LONGEST_SKEW: Final = 600.0
@@ -119,6 +121,12 @@ class DynamodbStore:
 
     async def check(self) -> None:
         """See ``Store.check``."""
+        try:
+            await self._check()
+        except LastingError as exc:
+            raise StoreError(str(exc)) from exc
+
+    async def _check(self) -> None:
         table = (await self.call("describe_table"))["Table"]
         items.check_key_schema(self.name, table)
         if table.get("TableStatus") not in ("ACTIVE", "UPDATING"):
@@ -126,17 +134,7 @@ class DynamodbStore:
             raise StoreUnavailableError(msg)
         if table.get("Replicas") and table.get("MultiRegionConsistency") != "STRONG":
             self._warn("is a global table: claims in two regions do not see each other in time")
-        item = (await self._get(items.VERSION_KEY)).get("Item")
-        if item is None:
-            msg = f"the table of {self.name} was not made ready: run brokerwq keys init"
-            raise StoreError(msg)
-        found = item.get("version", {}).get("S")
-        if found != items.VERSION:
-            msg = (
-                f"the records of {self.name} are of version {found!s:.20}, and this brokerwq "
-                f"knows version {items.VERSION}: update the older one"
-            )
-            raise StoreError(msg)
+        items.check_version(self.name, (await self._get(items.VERSION_KEY)).get("Item"))
 
     async def claim(self, claim: Claim, /) -> Answer:
         """See ``Store.claim``.
@@ -303,15 +301,22 @@ class DynamodbStore:
         except StoreError as exc:
             if "ResourceInUseException" not in str(exc):
                 raise
-        while (await self.call("describe_table"))["Table"]["TableStatus"] == "CREATING":
-            await self._clock.sleep(0.5)
-        try:
+        await self._made()
+        ttl = (await self.call("describe_time_to_live"))["TimeToLiveDescription"]
+        if ttl.get("TimeToLiveStatus") not in ("ENABLED", "ENABLING"):
             await self.call("update_time_to_live", **items.ttl_definition(self._table))
-        except StoreError as exc:
-            if "already enabled" not in str(exc):
-                raise
         with suppress(ConditionFailedError):
             await self._put(items.version_item(), "attribute_not_exists(#key)", None)
+
+    async def _made(self) -> None:
+        """Wait for a new table, which at first is not there and then is being made."""
+        for _ in range(_PATIENCE):
+            with suppress(LastingError):
+                if (await self.call("describe_table"))["Table"]["TableStatus"] != "CREATING":
+                    return
+            await self._clock.sleep(1.0)
+        msg = f"the table of {self.name} is not there after {_PATIENCE} seconds"
+        raise StoreUnavailableError(msg)
 
     async def aclose(self) -> None:
         """See ``Store.aclose``."""

@@ -21,6 +21,7 @@ from brokerwq.durations import Seconds, positive_seconds
 from brokerwq.errors import ConfigError, StoreError, StoreUnavailableError
 from brokerwq.idempotency.record import Answer, Busy, Claim, Claimed, Record, State, refusal
 from brokerwq.idempotency.stores import _redis_scripts as scripts
+from brokerwq.idempotency.stores._lasting import LastingError
 from brokerwq.idempotency.stores._newest import Newest
 from brokerwq.idempotency.stores._per_loop import PerLoop
 
@@ -111,6 +112,12 @@ class RedisStore:
 
     async def check(self) -> None:
         """See ``Store.check``; also that the server evicts nothing, and is no replica."""
+        try:
+            await self._check()
+        except LastingError as exc:
+            raise StoreError(str(exc)) from exc
+
+    async def _check(self) -> None:
         info = await self._call("info")
         version = str(info.get("redis_version", "")).partition(".")[0]
         if version.isdigit() and int(version) < _LEAST_VERSION:
@@ -292,7 +299,7 @@ class RedisStore:
         if answer is None and self._is_known:
             await connection.disconnect()
             msg = f"{self.name} has lost its records; brokerwq keys init begins anew"
-            raise StoreError(msg)
+            raise LastingError(msg)
         self._is_known = self._is_known or answer is not None
 
     async def _run(self, script: str, key: bytes, *values: Any) -> Any:
@@ -342,7 +349,7 @@ class _translated(contextlib.AbstractContextManager[None]):  # noqa: N801 -- rea
         if isinstance(error, redis.ResponseError) and not _is_passing(error):
             if self._key is not None and str(error).startswith("WRONGTYPE"):
                 raise scripts.damaged(self._key, error) from error
-            raise StoreError(text) from error
+            raise LastingError(text) from error
         if isinstance(error, redis.DataError | TypeError):
             raise StoreError(text) from error
         raise StoreUnavailableError(text) from error
