@@ -29,7 +29,8 @@ class DeadLetterNote:
 
     Attributes:
         reason: One word: ``failed``, ``timeout``, ``lost``, ``decode``, ``unknown-type``,
-            ``snoozed-too-long``, or the handler's own (``DeadLetter("…")``).
+            ``snoozed-too-long``, ``expired``, ``payload-offloaded``, or the handler's own
+            (``DeadLetter("…")``).
         error_type: Name of the last exception's class; empty where there was none.
         error: Its text, cut to fit.
         digest: Digest of the traceback: equal for equal faults, so that they can be grouped.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +15,8 @@ from PIL import Image
 pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-TESTED = {"thumbnails", "shop"}
-"""The shop is run by tests/test_pytest_plugin.py."""
+TESTED = {"thumbnails", "shop", "toy_adapter", "celery_task"}
+"""The shop is run by tests/test_pytest_plugin.py, the task by tests/foreign/test_example.py."""
 
 
 def run(folder: Path, *command: str) -> str:
@@ -28,7 +30,7 @@ def run(folder: Path, *command: str) -> str:
         timeout=60,
     )
     assert "Traceback" not in done.stderr, done.stderr
-    return done.stdout
+    return done.stdout or done.stderr
 
 
 def test_no_example_goes_untested() -> None:
@@ -53,3 +55,29 @@ def test_thumbnails_makes_one_of_every_picture(
     assert drained.startswith("2 done, 1 dead (1 not-an-image) in ")
     assert "not-an-image" in dead
     assert {path.name for path in (tmp_path / "thumbnails").iterdir()} == {"a.png.jpg", "b.jpg.jpg"}
+
+
+def test_a_toy_adapter_of_another_package_is_found_once_it_is_installed_and_conforms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = EXAMPLES / "toy_adapter"
+    copy, installed = tmp_path / "source", tmp_path / "installed"
+    shutil.copytree(source, copy, ignore=shutil.ignore_patterns("build", "dist", "__pycache__"))
+    options = ("--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--target")
+    run(tmp_path, "-m", "pip", "install", *options, str(installed), str(copy))
+
+    check = ("-m", "brokerwq", "conform", "--only", "sending", "--lease", "0.3s", "folder://spool")
+
+    assert "no adapter serves folder://" in run(tmp_path, *check)
+    monkeypatch.setenv("PYTHONPATH", str(installed))
+    told = run(tmp_path, *check)
+    assert "passed" in told
+    assert "FAILED" not in told
+    suite = run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(copy))
+    assert re.search(r"^1\d\d passed, \d+ skipped in", suite, re.MULTILINE), suite
+
+
+def test_the_toy_adapter_is_short() -> None:
+    files = (EXAMPLES / "toy_adapter" / "brokerwq_folder").glob("*.py")
+
+    assert sum(bool(line.strip()) for file in files for line in file.read_text().splitlines()) < 250

@@ -199,7 +199,7 @@ class RabbitDriver:
         if spec.declare == "never":
             await self._adopt(spec)
             dead = spec.dead_letter_queue
-            is_needed = check_only and spec.on_dead != "hold"
+            is_needed = check_only and spec.on_dead != "hold" and spec.dead_letter_via is None
             if is_needed and not await self._control.exists(dead):
                 raise no_dead_letter_queue(spec)
             return []

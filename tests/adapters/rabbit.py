@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -187,3 +188,15 @@ class Lab:
 
     async def ctl(self, *arguments: str) -> str:
         return await asyncio.to_thread(self.server.ctl, *arguments)
+
+    async def add_users(self, prefix: str, users: Mapping[str, tuple[str, str, str]]) -> None:
+        """Add ``PREFIX-NAME`` with password ``pw``: what it may configure, write and read."""
+        # One call of rabbitmqctl for all, which takes seconds each.
+        backend = "rabbit_auth_backend_internal"
+        calls: list[str] = []
+        for name, permissions in users.items():
+            user = f'<<"{prefix}-{name}">>'
+            texts = ", ".join(f"<<{json.dumps(each)}>>" for each in permissions)
+            calls.append(f'{backend}:add_user({user}, <<"pw">>, <<"test">>)')
+            calls.append(f'{backend}:set_permissions({user}, <<"/">>, {texts}, <<"test">>)')
+        await self.ctl("eval", f"{', '.join(calls)}.")

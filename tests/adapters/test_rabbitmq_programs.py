@@ -14,7 +14,8 @@ from brokerwq.testing.servers.node import RabbitNode
 from tests.adapters.rabbit import RELEASES, Lab, opened, server_or_skip
 from tests.adapters.rabbit_runs import RabbitSite, is_free
 from tests.adapters.test_rabbitmq_topology import make
-from tests.cases.site import PATIENCE, supervised
+from tests.cases.lab import PATIENCE
+from tests.cases.site import supervised
 
 pytestmark = pytest.mark.slow
 

@@ -298,9 +298,8 @@ async def test_nothing_held_and_nothing_ready_is_known_for_sure(lab: Lab) -> Non
 async def test_permissions_that_are_missing_are_named(lab: Lab) -> None:
     spec = lab.spec()
     user = lab.name()
-    await lab.ctl("add_user", user, "pw")
-    await lab.ctl("set_permissions", "-p", "/", user, "^$", ".*", ".*")
-    url = lab.url.replace("guest:guest", f"{user}:pw")
+    await lab.add_users(user, {"limited": ("^$", ".*", ".*")})
+    url = lab.url.replace("guest:guest", f"{user}-limited:pw")
     async with opened(lab.url) as driver:
         await driver.declare(spec)
     async with opened(url) as limited:

@@ -281,9 +281,14 @@ def node(release: Release) -> Generator[RabbitNode]:
 
 async def test_nothing_is_lost_when_the_broker_is_killed_twice(node: RabbitNode) -> None:
     count = 10_000
+    async with opened(node.url) as driver:
+        await driver.declare(QueueSpec(name="killed"))
+    if node.version.startswith("4.0"):
+        # It writes down late which quorum queues it has: one that was declared in the seconds
+        # before a kill comes back without its messages, and nobody can consume from it.
+        await asyncio.to_thread(node.restart)
     async with App(node.url) as app:
         stream = Stream(app, "killed")
-        await app.broker().declare(QueueSpec(name="killed"))
         async with stream.running(slots=50) as runner:
             publishing = asyncio.create_task(stream.publish(count))
             for third in (1, 2):

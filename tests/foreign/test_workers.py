@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -486,7 +487,7 @@ async def test_an_sns_message_is_validated(place: Place) -> None:
 
 
 async def test_two_subscriptions_of_one_topic_are_one_work_to_a_store(
-    place: Place, tmp_path: Any
+    place: Place, tmp_path: Path
 ) -> None:
     app = place.app(store=f"sqlite:///{tmp_path / 'keys.db'}", name="shop")
     seen: list[int] = []
@@ -539,6 +540,25 @@ async def test_the_key_of_a_foreign_message_is_read_from_its_payload(place: Plac
     (letter,) = await dead_letters(app, "q")
     assert letter.dead is not None
     assert letter.dead.error == "the key function failed: KeyError"
+
+
+async def test_a_store_knows_a_foreign_message_by_the_key_of_its_payload(
+    place: Place, tmp_path: Path
+) -> None:
+    app = place.app(store=f"sqlite:///{tmp_path / 'keys.db'}", name="shop")
+    seen: list[str] = []
+
+    @app.worker("q", codec="json", foreign=True, once="marker", key=s3_key)
+    async def work(job: Job, event: dict[str, Any]) -> None:
+        assert event["Records"]
+        seen.append(job.id)
+
+    copies = [Message(id=str(n), body=s3_event("1")) for n in range(3)]
+    await run(place, app, *copies, Message(id="4", body=s3_event("2")))
+
+    assert len(seen) == 2
+    assert "4" in seen
+    assert await reasons(app, "q") == []
 
 
 async def test_a_test_event_can_be_dropped_and_counted(place: Place) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any
 
 import pytest
 from aiobotocore.session import get_session
@@ -13,6 +15,7 @@ from brokerwq_sqs.names import QueueName, queue_name, short_name
 from brokerwq_sqs.settings import SqsSettings, parse_url
 
 from brokerwq.clock import SYSTEM_CLOCK
+from brokerwq.driver import QueueSpec
 from brokerwq.driver.registry import find_adapter
 from brokerwq.errors import (
     AuthenticationError,
@@ -20,6 +23,7 @@ from brokerwq.errors import (
     ConnectionLostError,
     ProtocolError,
 )
+from brokerwq.message import Message
 from brokerwq.testing.servers.localstack import SqsServer
 
 
@@ -246,6 +250,37 @@ SESSION = get_session()
 )
 async def test_a_session_of_the_users_own_is_used(server: SqsServer, session: object) -> None:
     await opened(region="us-east-1", endpoint_url=server.endpoint, session=session)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", ["aiobotocore", "aioboto3"])
+async def test_clients_that_the_user_opened_are_used_and_left_open(
+    server: SqsServer, package: str
+) -> None:
+    session: Any = get_session()
+    make: Any = session.create_client
+    if package == "aioboto3":
+        make = pytest.importorskip("aioboto3").Session().client
+    async with make("sqs", endpoint_url=server.endpoint, region_name="us-east-1") as client:
+        asked: list[str] = []
+
+        def clients(_: SqsSettings, role: str) -> AbstractAsyncContextManager[Any]:
+            asked.append(role)
+            return nullcontext(client)
+
+        driver = SqsDriver(SqsSettings(clients=clients), SYSTEM_CLOCK)
+        await driver.open()
+        await driver.declare(QueueSpec(name=f"mine-{package}"))
+        message = Message(id="1", body=b"x", type="t")
+        assert await driver.send(f"mine-{package}", [message], [0.0]) == [None]
+        consumer = await driver.consume(f"mine-{package}", lease=60, prefetch=1)
+        (held,) = await consumer.claim(1, 5)
+        assert await consumer.ack([held]) == [None]
+        await driver.aclose()
+
+        assert asked == ["receive", "control"]
+        assert held.message.body == b"x"
+        assert (await client.list_queues())["QueueUrls"]
 
 
 @pytest.mark.parametrize("name", ["nowhere.module:x", "json:nothing", "no name"])
