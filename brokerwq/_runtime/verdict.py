@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -73,10 +74,13 @@ class Judge:
     Attributes:
         capabilities: The broker's.
         unknown_after: Seconds after which a message of unknown type is given up on.
+        longest_parking: Seconds for which a message that is not for now may be put back at
+            most; where a broker has no other way than to hold it, it keeps others out.
     """
 
     capabilities: Capabilities
     unknown_after: float
+    longest_parking: float = math.inf
 
     # -- before the handler ---------------------------------------------------------------
 
@@ -104,7 +108,10 @@ class Judge:
         own, theirs = message.not_before, None if reading is None else reading.not_before
         due = max((moment for moment in (own, theirs) if moment is not None), default=now)
         if due > now:
-            return self.not_started(delivery, (due - now).total_seconds(), now=now)
+            rest = (due - now).total_seconds()
+            if due == theirs:
+                rest = min(rest, self.longest_parking)
+            return self.not_started(delivery, rest, now=now)
         return None
 
     def _expired(self, delivery: Delivery, expired: Expired, now: datetime) -> Verdict:
@@ -152,7 +159,7 @@ class Judge:
         if verdict.counted:
             spent = max(spent, max_attempts)
         mark = replace(_uncounted(delivery), attempts=spent)
-        delay = min(pause, self.capabilities.max_release_delay)
+        delay = min(pause, self.longest_parking, self.capabilities.max_release_delay)
         return Verdict("put_back", "held", verdict.counted, delay, mark, reason=verdict.reason)
 
     def not_started(self, delivery: Delivery, delay: float, *, now: datetime) -> Verdict:

@@ -19,6 +19,7 @@ from brokerwq.errors import ConfigError, MessageTooLargeError, QueueNotFoundErro
 from brokerwq.testing.servers.installation import ServerUnavailableError
 from brokerwq.testing.servers.localstack import SqsServer, localstack
 from tests.cases.lab import Place, counts, dead_letters, declare, reasons
+from tests.foreign.deploy import rolling_deploy
 from tests.foreign.samples import poison_bodies, sample, sqs_attributes
 
 REQUIRED = "sqs" in os.environ.get("BROKERWQ_REQUIRE", "").split(",")
@@ -369,3 +370,9 @@ async def test_a_queue_without_a_dead_letter_queue_is_refused_unless_told_to_hol
 
     ready, leased, delayed, _ = await counts(patient, "q")
     assert ready + leased + delayed == 1
+
+
+async def test_a_rolling_deploy_drops_nothing(
+    place: SqsPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rolling_deploy(place, "q", monkeypatch)
