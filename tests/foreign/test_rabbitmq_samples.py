@@ -81,6 +81,30 @@ async def test_celery_keeps_its_time_and_its_headers(lab: Lab, place: Place) -> 
     assert seen == [(expect["args"], expect["kwargs"], 1)]
 
 
+async def test_tasks_that_are_far_off_do_not_keep_others_out(lab: Lab, place: Place) -> None:
+    found = sample("celery.amqp.json")
+    queue = await theirs(lab)
+    place.clock = Since("2026-09-21T10:00:00+00:00")  # four hours too early
+    app = place.app()
+    seen: list[int] = []
+
+    @app.worker(queue, codec="celery", foreign=True, name="now")
+    async def now(n: int) -> None:
+        seen.append(n)
+
+    @app.worker(queue, codec="celery", foreign=True, name=found["expect"]["task"])
+    async def later(*, order: int, currency: str, locale: str) -> None:
+        raise AssertionError((order, currency, locale))
+
+    await publish(lab, queue, found)
+    at_once = {**found, "headers": {"task": ["S", "now"]}, "body": "[[1],{},{}]"}
+    await publish(lab, queue, at_once)
+    async with place.running(app, slots=1):
+        await place.until(lambda: seen)
+    assert seen == [1]
+    assert await lab.ready(queue) == 1
+
+
 async def test_an_expired_task_is_dropped_and_counted(lab: Lab, place: Place) -> None:
     found = sample("celery.amqp.json")
     queue = await theirs(lab)
