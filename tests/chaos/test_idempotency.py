@@ -22,9 +22,9 @@ from brokerwq.idempotency import open_store
 from brokerwq.testing.servers.postgres import program
 from tests.chaos.campaign import Found, Setting, run_campaign
 from tests.chaos.reports import part_of_whole, sums
-from tests.idempotency.dynamodb import dynamodb_server, table_name
+from tests.idempotency.dynamodb_lab import dynamodb_server, table_name
 from tests.idempotency.postgres import postgres_schema
-from tests.idempotency.redis import redis_url
+from tests.idempotency.redis_lab import redis_url
 
 Read: TypeAlias = Callable[[], list[tuple[int, int]]]
 FULL = os.environ.get("CAMPAIGN") == "full"

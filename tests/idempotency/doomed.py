@@ -19,7 +19,7 @@ from brokerwq import App, Job, RetryPolicy, Runner
 from brokerwq.idempotency import open_store
 
 BROKER, STORE, FILE, FAULT = sys.argv[1:5]
-LEASE = 1.2
+LEASE = 0.9
 
 store: Any = open_store(STORE)
 app = App(

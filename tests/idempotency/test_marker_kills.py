@@ -17,8 +17,8 @@ import pytest
 
 from brokerwq.idempotency import Record, State, Store, open_store
 from tests.cases.lab import PATIENCE, ROOT, Place, counts, declare, reasons, send, sqlite
-from tests.idempotency.dynamodb import dynamodb_server, table_name
-from tests.idempotency.redis import redis_url
+from tests.idempotency.dynamodb_lab import dynamodb_server, table_name
+from tests.idempotency.redis_lab import redis_url
 
 PROGRAM = Path(__file__).with_name("doomed.py")
 

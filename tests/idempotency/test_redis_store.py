@@ -23,7 +23,7 @@ from brokerwq.testing.stores import OpenBench, a_claim
 from brokerwq.testing.stores.pytest_suite import StoreConformanceSuite
 from tests.cases.lab import Place, counts, sqlite
 from tests.idempotency.lab import RETRY
-from tests.idempotency.redis import redis_bench, redis_url
+from tests.idempotency.redis_lab import redis_bench, redis_url
 
 pytest.importorskip("redis")
 
