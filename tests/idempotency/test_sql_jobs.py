@@ -156,7 +156,11 @@ async def test_without_a_key_nothing_runs_and_nothing_is_stored(shop: SqlShop) -
     bad: list[Any] = [None, "", [None, None], 1.5, [1, math.nan]]
     good: list[Any] = [0, False, "0"]
     values = [*bad, *good]
-    shop.worker("marker", key=lambda index: values[index])
+
+    def key_of(index: int) -> Any:
+        return values[index]
+
+    shop.worker("marker", key=key_of)
     await shop.send(
         *[Message(id=str(i), body=b"%d" % i, type="charge") for i in range(len(values))]
     )
