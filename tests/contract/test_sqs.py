@@ -13,8 +13,8 @@ import pytest
 from brokerwq.driver import Driver
 from brokerwq.testing import Harness
 from brokerwq.testing.pytest_suite import ConformanceSuite
-from brokerwq.testing.servers.installation import ServerUnavailableError
-from brokerwq.testing.servers.localstack import SqsServer, localstack
+from brokerwq.testing.servers.kinds import Service
+from brokerwq.testing.servers.localstack import SqsServer
 from brokerwq.testing.servers.moto import moto
 from brokerwq.testing.sqs_proxy import SqsProxy, sqs_proxy
 
@@ -49,16 +49,10 @@ def sdk_environment(stack: ExitStack) -> None:
 
 
 @pytest.fixture(scope="module")
-def localstack_proxy() -> Generator[SqsProxy]:
+def localstack_proxy(bwq_sqs_server: Service) -> Generator[SqsProxy]:
     with ExitStack() as stack:
         sdk_environment(stack)
-        try:
-            server = stack.enter_context(localstack())
-        except ServerUnavailableError as exc:
-            if "sqs" in os.environ.get("BROKERWQ_REQUIRE", "").split(","):
-                raise
-            pytest.skip(str(exc))
-        yield stack.enter_context(sqs_proxy(server.endpoint))
+        yield stack.enter_context(sqs_proxy(bwq_sqs_server.address))
 
 
 @pytest.fixture(scope="module")
@@ -115,3 +109,11 @@ class TestStandardQueuesOnMoto(ConformanceSuite):
     @pytest.fixture
     def harness(self, moto_proxy: SqsProxy) -> Harness:
         return harness_of(moto_proxy)
+
+
+class TestFifoQueuesOnMoto(ConformanceSuite):
+    at_once: ClassVar = AT_ONCE
+
+    @pytest.fixture
+    def harness(self, moto_proxy: SqsProxy) -> Harness:
+        return harness_of(moto_proxy, fifo="true")
