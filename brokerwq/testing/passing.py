@@ -112,7 +112,8 @@ class Passage:
                 since = self.clock.now()
             if is_new and not look.is_busy:
                 continue
-            if await self.clock.stirs(self._quiet(look), running, self._sign):
+            quiet = self._quiet(look)
+            if quiet > 0 and await self.clock.stirs(quiet, running, self._sign):
                 continue
             is_forgotten = not look.running and self.clock.now() - since > _FORGOTTEN_SECONDS
             if is_forgotten or not self._step():
