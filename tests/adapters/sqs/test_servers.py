@@ -126,13 +126,14 @@ def test_the_server_ends_with_the_process_that_started_it() -> None:
     if module.has_docker() or os.environ.get(ENDPOINT_VARIABLE):
         pytest.skip("the server is no child of its starter here")
     starter = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert starter.stdout is not None
-    with starter.stdout:
-        endpoint = starter.stdout.readline().strip()
-    assert answers(endpoint)
-
-    starter.send_signal(signal.SIGKILL)
-    starter.wait(10)
+    try:
+        assert starter.stdout is not None
+        with starter.stdout:
+            endpoint = starter.stdout.readline().strip()
+        assert answers(endpoint)
+    finally:
+        starter.send_signal(signal.SIGKILL)
+        starter.wait(10)
 
     until = SYSTEM_CLOCK.now() + 10
     while answers(endpoint):
