@@ -8,7 +8,6 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, Unpack, overload
 
 from brokerwq._runtime.children import send_by_kind
@@ -24,7 +23,7 @@ from brokerwq.job import Child
 from brokerwq.message import Message
 from brokerwq.middleware import Middleware, check_layers
 from brokerwq.once import Once, Strategy, once_of
-from brokerwq.place import Changes, Elsewhere, Lifespan, Place, selected
+from brokerwq.place import Changes, Elsewhere, Lifespan, Place, joined, places_of
 from brokerwq.reports import RunReport, SendReport
 from brokerwq.workers.bulk import Outgoing
 from brokerwq.workers.decorating import AnyWorker, BatchDecorator, WorkerDecorator, decorator
@@ -45,14 +44,16 @@ _BY_SETTING: Final = "by setting"
 
 
 class App:
-    """Workers bound to queues of one broker.
+    """Workers bound to queues of one broker; of several while messages move between them.
 
     An app may be used on several event loops, one after the other or at once, and after a
     fork: each loop of each process gets a connection of its own when it first sends.
 
     Args:
         url: The broker; None takes ``BROKERWQ_URL``, and without that
-            ``sqlite:///brokerwq.db``.
+            ``sqlite:///brokerwq.db``. With several, each queue is claimed from all of them.
+        send_to: Which of several is sent to, by its URL or its scheme; None takes
+            ``BROKERWQ_SEND_TO``, and without that the first.
         store: For ``once``: a store of ``brokerwq.idempotency``, or its URL.
         name: Of this application, kept for ever: ``once`` keeps its keys apart by it.
         queues: Properties of queues, where the ones that the workers imply are not meant.
@@ -68,8 +69,9 @@ class App:
 
     def __init__(
         self,
-        url: str | None = None,
+        url: str | Sequence[str] | None = None,
         *,
+        send_to: str | None = None,
         store: Store | str | None = None,
         name: str | None = None,
         queues: Sequence[QueueSpec] = (),
@@ -81,8 +83,7 @@ class App:
     ) -> None:
         from brokerwq.settings import Settings  # noqa: PLC0415  -- 100 ms an import need not cost
 
-        self.settings: Settings = Settings.load(url=url)
-        url = self.settings.url.get_secret_value()
+        self.settings: Settings = Settings.load(url=joined(url), send_to=send_to)
         self._retry = RetryPolicy(
             max_attempts=self.settings.max_attempts,
             base=self.settings.backoff_base,
@@ -93,7 +94,7 @@ class App:
             self._retry = check_policy(retry)
         self._lease: Seconds = self.settings.lease if lease is None else lease
         self._middleware = check_layers(middleware)
-        self.place: Place = Place.at(url, clock=clock, instrumentation=selected(telemetry, url))
+        self.place, self._sources = places_of(self.settings, clock, telemetry)
         self._lifespan: Lifespan | None = None
         self._background: BackgroundLoop | None = None
         self._starting = threading.Lock()
@@ -112,8 +113,13 @@ class App:
 
     @property
     def url(self) -> str:
-        """The broker's URL; may hold a password, see ``brokerwq.driver.registry.redacted``."""
+        """URL of the broker that is sent to; may hold a password, see ``registry.redacted``."""
         return self.place.url
+
+    @property
+    def sources(self) -> tuple[Place, ...]:
+        """The places that messages are claimed from: the one they are sent to, and others."""
+        return self._sources if self.place in self._sources else (self.place,)
 
     @property
     def clock(self) -> Clock:
@@ -323,12 +329,7 @@ class App:
         await self.broker().open()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Disconnect what this loop has opened."""
         await self.aclose()
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, cast
 from weakref import WeakKeyDictionary
 
 from brokerwq.clock import Clock
 from brokerwq.driver.adapter import Adapter
 from brokerwq.driver.protocol import Driver, QueueSpec
-from brokerwq.driver.registry import find_adapter, settings_of
+from brokerwq.driver.registry import find_adapter, redacted, scheme_of, settings_of, split_urls
 from brokerwq.errors import ConfigError
 from brokerwq.events import Instrumentation, Listener
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from brokerwq.app import App
     from brokerwq.broker import Broker
     from brokerwq.idempotency.store import Store
+    from brokerwq.settings import Settings
 
 Lifespan: TypeAlias = Callable[[], AsyncGenerator[Any]]
 WrapDriver: TypeAlias = Callable[[Driver], Driver]
@@ -120,6 +121,57 @@ class Place:
     def forget(self) -> None:
         """Drop every connection without touching it: they are another process's."""
         self._brokers.clear()
+
+
+def joined(urls: object) -> str | None:
+    """One URL or several as the setting has them: with blanks between.
+
+    Raises:
+        ConfigError: it is neither text nor several texts, or there is none.
+    """
+    if urls is None or isinstance(urls, str):
+        return urls
+    given = list(cast("Sequence[object]", urls)) if isinstance(urls, Sequence) else []
+    texts = [url for url in given if isinstance(url, str)]
+    if not texts or len(texts) != len(given):
+        msg = f"the broker is a URL, or several of them in a list, not {urls!r:.200}"
+        raise ConfigError(msg)
+    return " ".join(texts)
+
+
+def places_of(
+    settings: Settings, clock: Clock, telemetry: Instrumentation | Listener | None
+) -> tuple[Place, tuple[Place, ...]]:
+    """The place that messages are sent to, and all that they are claimed from.
+
+    Args:
+        settings: The URLs, with blanks between; and which of them is sent to, by itself or by
+            a scheme that only one of them has.
+        clock: Time.
+        telemetry: See ``selected``.
+
+    Raises:
+        ConfigError: a URL is wrong, or stands twice, or ``send_to`` is none of them.
+    """
+    urls = settings.url.get_secret_value()
+    places = tuple(
+        Place.at(url, clock=clock, instrumentation=selected(telemetry, url))
+        for url in split_urls(urls) or [urls]
+    )
+    for nth, place in enumerate(places):
+        for other in places[:nth]:
+            if (place.adapter, place.settings) == (other.adapter, other.settings):
+                msg = f"{redacted(place.url)} stands twice among the brokers"
+                raise ConfigError(msg)
+    if settings.send_to is None:
+        return places[0], places
+    send_to = settings.send_to.get_secret_value()
+    meant = [place for place in places if send_to in (place.url, scheme_of(place.url))]
+    if len(meant) != 1:
+        known = ", ".join(redacted(place.url) for place in places)
+        msg = f"send_to is {redacted(send_to)}; it must be one of {known}, or a scheme of one alone"
+        raise ConfigError(msg)
+    return meant[0], places
 
 
 class Changes(TypedDict, total=False):

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from brokerwq._runtime.drain import Drained, DrainGoal
 from brokerwq._runtime.engine import Engine
-from brokerwq._runtime.plan import Plan
+from brokerwq._runtime.plan import Plan, Site
 from brokerwq._runtime.route import Route
 from brokerwq.driver.protocol import QueueSpec
+from brokerwq.driver.registry import redacted
 from brokerwq.driver.spec import check_queue_name
 from brokerwq.durations import Seconds, seconds_of
 from brokerwq.errors import BrokerwqError, ConfigError
@@ -73,7 +74,8 @@ class Runner:
         self._heartbeat = settings.heartbeat if heartbeat is None else heartbeat
         self._unknown_after = settings.unknown_after
         self._reconnect_cap = settings.reconnect_cap
-        self._instrumentation = _instrumentation(app.telemetry, log=log)
+        self._log = EventLog() if log else None
+        self._instrumentation = _instrumentation(app.telemetry, self._log)
         # A log that leaves them out need not be told of every job that just works.
         self._detailed = app.telemetry is not None or (
             log and logging.getLogger(LOGGER).isEnabledFor(logging.DEBUG)
@@ -176,7 +178,7 @@ class Runner:
     def _plan(self) -> Plan:
         app = self._app
         return Plan(
-            build=app.build_driver,
+            sites=self._sites(),
             queues=self._queues,
             slots=self._slots,
             grace=self._grace,
@@ -188,6 +190,20 @@ class Runner:
             detailed=self._detailed,
             send_children=app.send_children,
         )
+
+    def _sites(self) -> list[Site]:
+        app = self._app
+        places = app.sources
+        if len(places) == 1:
+            return [Site(build=app.build_driver)]
+        return [
+            Site(
+                build=place.build_driver,
+                label=redacted(place.url),
+                instrumentation=_instrumentation(place.instrumentation, self._log),
+            )
+            for place in places
+        ]
 
     def _chosen(self, queues: Sequence[str]) -> list[tuple[QueueSpec, list[Route]]]:
         registry = self._app.registry
@@ -239,10 +255,11 @@ def _check_callable(progress: object) -> None:
         raise ConfigError(msg)
 
 
-def _instrumentation(given: Instrumentation | None, *, log: bool) -> Instrumentation | None:
-    if not log:
+def _instrumentation(
+    given: Instrumentation | None, events: EventLog | None
+) -> Instrumentation | None:
+    if events is None:
         return given
-    events = EventLog()
     return fan_out(events) if given is None else fan_out(given, events)
 
 

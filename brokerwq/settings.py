@@ -18,7 +18,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from brokerwq import limits
 from brokerwq.backoff import MAX_ATTEMPTS_LIMIT
-from brokerwq.driver.registry import redacted
+from brokerwq.driver.registry import redacted, split_urls
 from brokerwq.errors import ConfigError
 
 PREFIX: Final = "BROKERWQ_"
@@ -78,7 +78,12 @@ class Settings(BaseSettings):
     url: SecretStr = Field(
         SecretStr(DEFAULT_URL),
         description="The broker, as scheme://…; holds a password, and is never shown whole",
-        json_schema_extra=_unit("", values="a broker's URL"),
+        json_schema_extra=_unit("", values="a broker's URL, or several with blanks between"),
+    )
+    send_to: SecretStr | None = Field(
+        None,
+        description="Which of several brokers is sent to; the first if it is not said",
+        json_schema_extra=_unit("", values="one of the brokers' URLs, or its scheme"),
     )
     app: Annotated[str | None, BeforeValidator(_none_by_name), AfterValidator(_target)] = Field(
         None,
@@ -270,7 +275,7 @@ class Setting:
 def _shown(value: object) -> str:
     match value:
         case SecretStr():
-            return redacted(value.get_secret_value())
+            return " ".join(map(redacted, split_urls(value.get_secret_value())))
         case None:
             return "none"
         case bool():
@@ -313,6 +318,6 @@ def _complaints(error: ValidationError, said: dict[str, Any]) -> Iterator[str]:
             yield f"there is no setting {name!r:.100}; known: {', '.join(Settings.model_fields)}"
             continue
         variable = name if name in said else PREFIX + name.upper()
-        found = "***" if name == "url" else f"{fault['input']!r:.100}"
+        found = "***" if name in ("url", "send_to") else f"{fault['input']!r:.100}"
         unit = _extra(name, "unit")
         yield f"{variable} is {found}; it must be {_range(name)}" + (f" ({unit})" if unit else "")

@@ -80,6 +80,21 @@ class MemoryDriver:
                     target.put(record, now, like.delay(waits[nth]), self._space.ticket())
         return results
 
+    async def foresee(
+        self, queue: str, messages: Sequence[Message], delays: Sequence[float], /
+    ) -> Results:
+        """See ``brokerwq.driver.moving.Foresight``."""
+        await self._enter()
+        return [
+            self._space.like.refusal(queue, message, delay)
+            for message, delay in zip(messages, delays, strict=True)
+        ]
+
+    async def identity(self, queue: str, /) -> str:
+        """See ``brokerwq.driver.moving.Identified``."""
+        await self._enter()
+        return f"memory {id(self._space)} {self._space.like.canonical(queue)}"
+
     async def consume(self, queue: str, /, *, lease: float | None, prefetch: int) -> Consumer:
         """See ``Driver.consume``. There is nothing to prefetch."""
         like = self._space.like

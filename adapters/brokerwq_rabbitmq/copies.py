@@ -56,6 +56,21 @@ class Copier:
         due = math.ceil(self.wall_clock_ms() + delay * 1000) if delay > level else 0
         return Outgoing(level_name(queue, level), wire.encode(message, due=due), message.body)
 
+    def refusal(
+        self, queue: str, message: Message, delay: float, max_frame: int
+    ) -> DriverError | None:
+        """Why ``send`` would refuse the message for good; None if it would not."""
+        try:
+            outgoing = self._outgoing(queue, message, delay)
+        except (MessageRefusedError, UnsupportedError) as exc:
+            return exc
+        return wire.size_error(
+            outgoing.properties.encode(),
+            outgoing.body,
+            max_body=self._publisher.max_body,
+            max_frame=max_frame,
+        )
+
     def wall_clock_ms(self) -> float:
         """Now, as ``due`` is written."""
         return self._clock.utcnow().timestamp() * 1000

@@ -104,6 +104,21 @@ class RabbitDriver:
                 raise error
         return results
 
+    async def foresee(
+        self, queue: str, messages: Sequence[Message], delays: Sequence[float], /
+    ) -> Results:
+        """See ``brokerwq.driver.moving.Foresight``."""
+        self._require_open()
+        return [
+            self._copier.refusal(queue, message, delay, self._consuming.max_frame)
+            for message, delay in zip(messages, delays, strict=True)
+        ]
+
+    async def identity(self, queue: str, /) -> str:
+        """See ``brokerwq.driver.moving.Identified``. A cluster is known by its own name."""
+        self._require_open()
+        return f"{self._consuming.cluster} vhost {self._settings.vhost} {queue}"
+
     async def consume(self, queue: str, /, *, lease: float | None, prefetch: int) -> Consumer:
         """See ``Driver.consume``."""
         self._require_open()

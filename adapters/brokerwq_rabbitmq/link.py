@@ -78,6 +78,7 @@ class Link:
         self._is_closed = False
         self.version: tuple[int, int] = (0, 0)
         self.max_frame = 0
+        self.cluster = ""
 
     @property
     def place(self) -> str:
@@ -174,6 +175,7 @@ class Link:
         self._connection, self._transport = connection, transport
         self.version = _version(connection.server_properties)
         self.max_frame = connection.connection_tune.frame_max
+        self.cluster = _cluster(connection.server_properties)
 
     async def channel(self, *, confirms: bool) -> Channel:
         """A new channel, on a new connection if the old one is gone.
@@ -261,6 +263,11 @@ def _version(properties: Any) -> tuple[int, int]:
         return int(numbers[0]), int(numbers[1])
     except (ValueError, IndexError):
         return 0, 0
+
+
+def _cluster(properties: Any) -> str:
+    """What a cluster calls itself, and its version, so that two of one name are fewer."""
+    return f"{properties.get('cluster_name', '')} {properties.get('version', '')}"
 
 
 async def _answers_tls(host: str, port: int) -> bool:

@@ -9,7 +9,7 @@ adds one header, ``bwq``, a JSON object of what we must remember.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, cast
@@ -47,6 +47,9 @@ DUE: Final = "bwq-due"
 
 _COUNT: Final = "x-delivery-count"
 _KEPT_ASIDE: Final = {"CC": "cc", "expiration": "expiration", "user_id": "user-id"}
+# What the reader of a message may need, and what has no place in an envelope. Of priority and
+# expiration the broker was the reader.
+_NATIVE_ALONE: Final = ("content_encoding", "correlation_id", "reply_to", "type")
 _PERSISTENT: Final = {"delivery_mode": b"\x02"}
 
 
@@ -75,6 +78,15 @@ class NativeRaw(dict[str, object]):
     def __init__(self, native: Properties) -> None:
         super().__init__()
         self.native = native
+
+    def untranslatable(self) -> Sequence[str]:
+        """See ``brokerwq.driver.moving.NativeRaw``: what is no text header, id, type or time."""
+        headers = [
+            name
+            for name, value in self.native.headers.items()
+            if text_of(value) is None and not is_brokers(name)
+        ]
+        return [*headers, *(name for name in _NATIVE_ALONE if name in self)]
 
 
 def read(arrival: Arrival) -> Read:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 import weakref
@@ -109,6 +110,27 @@ class SqliteDriver:
         for place, answer in zip(places, sent, strict=True):
             answers[place] = answer
         return answers
+
+    async def foresee(
+        self, queue: str, messages: Sequence[Message], delays: Sequence[float], /
+    ) -> Results:
+        """See ``brokerwq.driver.moving.Foresight``."""
+        self._opened()
+        answers: list[DriverError | None] = []
+        for message, delay in zip(messages, delays, strict=True):
+            try:
+                row_of(message, delay, self._capabilities.max_message_bytes)
+            except MessageTooLargeError as exc:
+                answers.append(exc)
+            else:
+                answers.append(None)
+        return answers
+
+    async def identity(self, queue: str, /) -> str:
+        """See ``brokerwq.driver.moving.Identified``. A file is one, whatever leads to it."""
+        self._opened()
+        found = await asyncio.to_thread(os.stat, self._settings.path)
+        return f"file {found.st_dev}:{found.st_ino} {queue}"
 
     async def consume(self, queue: str, /, *, lease: float | None, prefetch: int) -> Consumer:
         """See ``Driver.consume``. There is nothing to prefetch."""

@@ -39,7 +39,7 @@ from brokerwq_sqs.client import Api, open_apis
 from brokerwq_sqs.consumer import SqsConsumer
 from brokerwq_sqs.copies import entry_of
 from brokerwq_sqs.examination import examine
-from brokerwq_sqs.names import joined_prefix, short_name
+from brokerwq_sqs.names import emulator_of, joined_prefix, short_name
 from brokerwq_sqs.polls import Polls
 from brokerwq_sqs.queues import Queue, Queues
 from brokerwq_sqs.settings import SqsSettings
@@ -119,6 +119,33 @@ class SqsDriver:
         for nth, answer in zip(places, answers, strict=True):
             results[nth] = answer
         return results
+
+    async def foresee(
+        self, queue: str, messages: Sequence[Message], delays: Sequence[float], /
+    ) -> Results:
+        """See ``brokerwq.driver.moving.Foresight``."""
+        waits = [math.ceil(seconds_of(delay, "delay", floor=0.0)) for delay in delays]
+        connection = self._entered()
+        sizes = [_encoded(message).size for message in messages]
+        is_fifo, limit = connection.queues.named(queue).is_fifo, wire.MAX_BYTES
+        with suppress(QueueNotFoundError):  # one that is made then has the service's own limit
+            target = await connection.queues.find(queue)
+            limit = await connection.queues.limit(target, max(sizes, default=0))
+        return [
+            rules.refusal(queue, size, wait, limit=limit, is_fifo=is_fifo)
+            for size, wait in zip(sizes, waits, strict=True)
+        ]
+
+    async def identity(self, queue: str, /) -> str:
+        """See ``brokerwq.driver.moving.Identified``."""
+        connection = self._entered()
+        try:
+            found = await connection.queues.find(queue)
+            attributes = await connection.queues.attributes(found, "QueueArn")
+        except QueueNotFoundError:
+            return ""
+        # Every emulator says the same account; what tells two of them apart is their address.
+        return f"{attributes.get('QueueArn', '')} {emulator_of(found.url)}"
 
     async def consume(self, queue: str, /, *, lease: float | None, prefetch: int) -> Consumer:
         """See ``Driver.consume``. SQS does not push: there is nothing to prefetch.

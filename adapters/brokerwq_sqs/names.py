@@ -91,3 +91,17 @@ def _from_arn(arn: str, settings: SqsSettings) -> QueueName:
         msg = f"{arn} is in {region}, but the URL says {settings.region}"
         raise ConfigError(msg)
     return QueueName(check_name(name), account)
+
+
+_THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def emulator_of(url: str) -> str:
+    """Which emulator a queue's URL leads to; empty for Amazon's own service."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if host.endswith((".amazonaws.com", ".amazonaws.com.cn")):
+        return ""
+    if host in _THIS_MACHINE or host.endswith((".localhost", ".localhost.localstack.cloud")):
+        host = "localhost"
+    return f"{host}:{parts.port or parts.scheme}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -52,6 +52,20 @@ class Received:
     native_id: str
 
 
+class SqsRaw(dict[str, object]):
+    """``Message.raw`` of a message from SQS; see ``brokerwq.driver.moving.NativeRaw``."""
+
+    __slots__ = ()
+
+    def untranslatable(self) -> Sequence[str]:
+        """Attributes that are no text, and so no header anywhere else."""
+        attributes = self.get("MessageAttributes")
+        if not isinstance(attributes, Mapping):
+            return []
+        native = cast("wire.NativeAttributes", attributes)
+        return [name for name, value in native.items() if value.get("DataType") != "String"]
+
+
 def read(native: Mapping[str, Any], *, unwrap_sns: bool = False) -> Received:
     """Decode ``native``, an entry of ``Messages``. Never raises for what a sender wrote."""
     attributes: Mapping[str, Mapping[str, Any]] = native.get("MessageAttributes") or {}
@@ -60,7 +74,7 @@ def read(native: Mapping[str, Any], *, unwrap_sns: bool = False) -> Received:
     headers, attributes, defects = _headers(attributes)
     body, defect = wire.decode_body(text, headers.pop(wire.BODY, None))
     is_foreign = envelope.V not in headers and envelope.TYPE not in headers
-    raw: dict[str, object] = {}
+    raw = SqsRaw()
     if envelope.V not in headers:
         raw = _raw(native, attributes, system)
         if unwrap_sns:
@@ -147,16 +161,18 @@ def _raw(
     native: Mapping[str, Any],
     attributes: Mapping[str, Mapping[str, Any]],
     system: Mapping[str, str],
-) -> dict[str, object]:
+) -> SqsRaw:
     """The native message in the service's own shape, without what brokerwq noted on it."""
-    return {
-        "MessageId": native.get("MessageId", ""),
-        "Body": native.get("Body", ""),
-        "Attributes": dict(system),
-        "MessageAttributes": {
-            name: value for name, value in attributes.items() if name != wire.MARK
-        },
-    }
+    return SqsRaw(
+        {
+            "MessageId": native.get("MessageId", ""),
+            "Body": native.get("Body", ""),
+            "Attributes": dict(system),
+            "MessageAttributes": {
+                name: value for name, value in attributes.items() if name != wire.MARK
+            },
+        }
+    )
 
 
 def _without_sns(

@@ -1,4 +1,4 @@
-"""The runner's own driver: opened patiently, asked on the I/O side."""
+"""The runner's own driver of one broker: opened patiently, asked on the I/O side."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from brokerwq._runtime.bridge import Bridge
 from brokerwq._runtime.lifecycle import Lifecycle
 from brokerwq._runtime.pauses import Pauses
+from brokerwq._runtime.plan import Site
 from brokerwq.clock import Clock, move_on_after
 from brokerwq.driver.doctor import Adopter, check_dead_letter_way
 from brokerwq.driver.protocol import Consumer, Difference, Driver, QueueSpec, QueueStats
@@ -22,10 +23,11 @@ _KEY = "connection"
 
 
 class Connection:
-    """Holds the driver of one runner.
+    """Holds the driver of one runner for one broker.
 
     Args:
         driver: Not yet open.
+        site: Which broker that is.
         bridge: To the loop it shall live on.
         clock: For pauses and bounds.
         lifecycle: Told of trouble; asked whether to stop waiting.
@@ -36,6 +38,7 @@ class Connection:
     def __init__(
         self,
         driver: Driver,
+        site: Site,
         bridge: Bridge,
         *,
         clock: Clock,
@@ -44,11 +47,17 @@ class Connection:
         emit: Callable[[Event], object] | None,
     ) -> None:
         self.driver = driver
+        self.site = site
         self._bridge = bridge
         self._clock = clock
         self._lifecycle = lifecycle
         self._pauses = Pauses(reconnect_cap)
         self._emit = emit
+        self._key = f"{_KEY} {site.label}".rstrip()
+
+    def of(self, text: str) -> str:
+        """``text``, and behind it the broker it is about, where there are several."""
+        return f"{text} at {self.site.label}" if self.site.label else text
 
     async def start(self, specs: Sequence[QueueSpec]) -> bool:
         """Connect, and declare or check the queues; False if told to stop meanwhile.
@@ -87,6 +96,10 @@ class Connection:
             if event.caveats and self._emit is not None:
                 self._emit(event)
         return adopted is not None
+
+    def note_absence(self) -> None:
+        """Others of the runner's brokers are there, and this one is not yet."""
+        self._lifecycle.trouble(self._key, f"{self.site.label}: not connected yet")
 
     async def _open(self) -> bool:
         await self.driver.open()
@@ -155,7 +168,8 @@ class Connection:
     async def _pause(self, error: DriverError, stop: asyncio.Future[Any]) -> None:
         pause = self._pauses.next()
         text = f"{type(error).__name__}: {error}"[:200]
-        self._lifecycle.trouble(_KEY, text)
+        where = f"{self.site.label}: " if self.site.label else ""
+        self._lifecycle.trouble(self._key, where + text)
         if self._emit is not None:
             event = BrokerUnreachable(queue="", operation="connect", error=text, retry_in=pause)
             self._emit(event)
@@ -164,7 +178,7 @@ class Connection:
 
     def _recovered(self) -> None:
         self._pauses.reset()
-        if self._lifecycle.clear(_KEY) and self._emit is not None:
+        if self._lifecycle.clear(self._key) and self._emit is not None:
             self._emit(BrokerReached(queue=""))
 
 

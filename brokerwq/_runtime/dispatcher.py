@@ -143,9 +143,9 @@ class Dispatcher:
             self._finish(ended.held, self._verdict(ended, work), ended, work.route)
 
     def _announce(self, work: Work) -> None:
-        if self._shared.instrumentation is None or not self._shared.detailed:
+        if work.instrumentation is None or not self._shared.detailed:
             return
-        emit = self._shared.instrumentation.emit
+        emit = work.instrumentation.emit
         for held in work.helds:
             message = held.view.message
             attempt = held.view.attempt
@@ -202,9 +202,10 @@ class Dispatcher:
                 max_attempts=0 if route is None else route.retry.max_attempts,
             )
         is_news = self._shared.detailed or verdict.label != "done"
-        if is_news and self._shared.instrumentation is not None:
+        told = held.keeper.instrumentation
+        if is_news and told is not None:
             message = held.view.message
-            self._shared.instrumentation.emit(
+            told.emit(
                 JobEnded(
                     queue=lane.queue,
                     type=message.type,
@@ -230,9 +231,9 @@ class Dispatcher:
             self._tally.unsettled += 1
         else:
             self._tally.settled(verdict.label, verdict.reason)
-            note = verdict.note
-            if note is not None and self._shared.instrumentation is not None:
-                self._shared.instrumentation.emit(
+            note, told = verdict.note, request.held.keeper.instrumentation
+            if note is not None and told is not None:
+                told.emit(
                     DeadLettered(
                         queue=request.held.delivery.queue,
                         type=message.type,

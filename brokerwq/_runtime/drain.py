@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from brokerwq._runtime.connection import Connection
 from brokerwq._runtime.lane import Lane
 from brokerwq._runtime.opener import Opener
 from brokerwq._runtime.slots import Slots
@@ -56,7 +55,6 @@ class Drain:
         goal: When it is over.
         lanes: The open lanes; one that is being replaced is missing for a while.
         lane_count: How many there are otherwise.
-        connection: Counts.
         slots: Whether anything runs here.
         opener: Quiesces lanes for a close look, and opens them again.
         clock: For pauses.
@@ -69,7 +67,6 @@ class Drain:
         lanes: Callable[[], Iterable[Lane]],
         lane_count: int,
         *,
-        connection: Connection,
         slots: Slots,
         opener: Opener,
         clock: Clock,
@@ -78,7 +75,6 @@ class Drain:
         self._goal = goal
         self._lanes = lanes
         self._lane_count = lane_count
-        self._connection = connection
         self._slots = slots
         self._opener = opener
         self._clock = clock
@@ -118,7 +114,7 @@ class Drain:
         looks: list[QueueStats] = []
         for lane in lanes:
             try:
-                stats = await self._connection.inspect(lane.queue)
+                stats = await lane.connection.inspect(lane.queue)
             except DriverError:
                 return None  # the lane's own claim meets the same trouble, and reports it
             if self._emit is not None:

@@ -19,6 +19,7 @@ from brokerwq._runtime.connection import Connection
 from brokerwq._runtime.dispatcher import Dispatcher
 from brokerwq._runtime.drain import Drain, Drained, DrainGoal
 from brokerwq._runtime.execution import Shared
+from brokerwq._runtime.fleet import Fleet
 from brokerwq._runtime.guard_watch import GuardWatch
 from brokerwq._runtime.intake import Intake
 from brokerwq._runtime.isolation import Isolation
@@ -31,7 +32,6 @@ from brokerwq._runtime.slots import Slots
 from brokerwq._runtime.tally import Tally
 from brokerwq._runtime.watchdog import Watchdog
 from brokerwq.clock import SystemClock, move_on_after
-from brokerwq.driver.capabilities import UncountedReturn
 from brokerwq.errors import BrokerwqError
 
 _CANCEL_PATIENCE = 5.0
@@ -56,32 +56,40 @@ class Engine:
         """Run until stopped, or until ``goal`` is reached.
 
         Raises:
-            DriverError: the broker refused for good, at start or later.
+            DriverError: a broker refused for good, at start or later.
         """
         plan = self._plan
-        driver = plan.build()  # before there is a thread to end, should it fail
+        # Before there is a thread to end, should one fail.
+        drivers = [site.build() for site in plan.sites]
         bridge: Bridge = ThreadBridge() if isinstance(plan.clock, SystemClock) else InlineBridge()
-        connection = Connection(
-            driver,
-            bridge,
-            clock=plan.clock,
-            lifecycle=self.lifecycle,
-            reconnect_cap=plan.reconnect_cap,
-            emit=self._emit,
+        fleet = Fleet(
+            [
+                Connection(
+                    driver,
+                    site,
+                    bridge,
+                    clock=plan.clock,
+                    lifecycle=self.lifecycle,
+                    reconnect_cap=plan.reconnect_cap,
+                    emit=self._emit,
+                )
+                for driver, site in zip(drivers, plan.sites, strict=True)
+            ],
+            [spec for spec, _ in plan.queues],
         )
         try:
-            if await connection.start([spec for spec, _ in plan.queues]):
-                return await self._run_lanes(connection, bridge, state, goal)
+            if await fleet.start():
+                return await self._run_lanes(fleet, bridge, state, goal)
         finally:
             with anyio.CancelScope(shield=True):
-                await connection.aclose(_CLOSE_PATIENCE)
+                await fleet.aclose(_CLOSE_PATIENCE)
                 await bridge.aclose()
                 self.lifecycle.enter("stopped")
         self._raise_failure()
         return None
 
     async def _run_lanes(
-        self, connection: Connection, bridge: Bridge, state: Any, goal: DrainGoal | None
+        self, fleet: Fleet, bridge: Bridge, state: Any, goal: DrainGoal | None
     ) -> Drained | None:
         plan = self._plan
         guards = GuardWatch(
@@ -98,18 +106,16 @@ class Engine:
             send_children=plan.send_children,
             request_exit=self.lifecycle.ask_stop,
             store_failed=guards.failed,
-            instrumentation=plan.instrumentation,
             detailed=plan.detailed,
             state=state,
         )
-        isolation = Isolation(self._lanes.values, plan.instrumentation)
+        isolation = Isolation(self._lanes.values)
         dispatcher = Dispatcher(shared, self.tally, isolation.begin)
-        returns = connection.driver.capabilities.uncounted_return
         slots = Slots(
             plan.slots,
             dispatcher.run,
             clock=plan.clock,
-            read_ahead=returns is not UncountedReturn.COUNTED,
+            read_ahead=fleet.returns_uncounted,
             stale=dispatcher.put_back_stale,
             crashed=self.lifecycle.fail,
         )
@@ -123,14 +129,13 @@ class Engine:
             clock=plan.clock,
             lifecycle=self.lifecycle,
             reconnect_cap=plan.reconnect_cap,
-            lane_count=len(plan.queues),
+            lane_count=len(plan.queues) * len(plan.sites),
             emit=self._emit,
         )
         isolation.claim_one = intake.claim_one
         intakes = _Supervised(self.lifecycle.fail)
         opener = Opener(
             plan,
-            connection,
             bridge,
             dispatcher,
             lifecycle=self.lifecycle,
@@ -146,8 +151,7 @@ class Engine:
             drain = Drain(
                 goal,
                 self._lanes.values,
-                len(plan.queues),
-                connection=connection,
+                len(plan.queues) * len(plan.sites),
                 slots=slots,
                 opener=opener,
                 clock=plan.clock,
@@ -158,7 +162,7 @@ class Engine:
         drained: Drained | None = None
         try:
             guards.start()
-            await opener.open_all()
+            await fleet.open(opener.open_all, intakes.start)
             self.lifecycle.enter("ready")
             drained = await self._until_stopped(drain)
         finally:

@@ -49,6 +49,11 @@ class Work:
     cause: Cause = ""
     _lost: set[Held] = field(default_factory=set[Held])
 
+    @property
+    def instrumentation(self) -> Instrumentation | None:
+        """Told of it: what its broker's messages are told to; None for nobody."""
+        return self.helds[0].keeper.instrumentation if self.helds else None
+
     def cancel(self, cause: Cause) -> None:
         """End the handler, for the first cause given."""
         if not self.cause:
@@ -101,7 +106,6 @@ class Shared:
         send_children: Sends what a job enqueued, before it is acked.
         request_exit: A handler asked for the process to end, with this code.
         store_failed: Told that a guard's store failed; answers when to try again, in seconds.
-        instrumentation: Put around each handler.
         detailed: Whether even the start and the success of each job are told.
         stopping: The runner stops.
         aborting: The slots themselves are being cancelled.
@@ -114,7 +118,6 @@ class Shared:
     send_children: Callable[[Sequence[Child]], Awaitable[None]]
     request_exit: Callable[[int], object]
     store_failed: Callable[[BaseException], float]
-    instrumentation: Instrumentation | None = None
     detailed: bool = False
     stopping: bool = False
     aborting: bool = False
@@ -234,7 +237,7 @@ async def _run(
     seconds = shared.clock.now() - started
     if finished:
         if work.cause == "timeout":
-            _report_overrun(shared, work, seconds)
+            _report_overrun(work, seconds)
         work.cause = ""  # done is done, though it was told to stop just then
     outcomes = _outcomes(shared, work, answer, error, finished=finished)
     keeps_children = admission is not None and admission.takes_children
@@ -274,13 +277,14 @@ async def _run(
     ]
 
 
-def _report_overrun(shared: Shared, work: Work, seconds: float) -> None:
+def _report_overrun(work: Work, seconds: float) -> None:
     limit = work.route.timeout
-    if shared.instrumentation is None or limit is None:
+    instrumentation = work.instrumentation
+    if instrumentation is None or limit is None:
         return
     for held in work.helds:
         message = held.delivery.message
-        shared.instrumentation.emit(
+        instrumentation.emit(
             TimeLimitOverrun(
                 queue=held.delivery.queue,
                 type=message.type,
@@ -336,13 +340,14 @@ async def _run_in_scope(
 async def _call(shared: Shared, work: Work, jobs: list[Job], payloads: list[object]) -> object:
     route = work.route
     surroundings: AbstractContextManager[None] = nullcontext()
-    if shared.instrumentation is not None:
+    instrumentation = work.instrumentation
+    if instrumentation is not None:
         deliveries = [held.view for held in work.helds]
-        surroundings = shared.instrumentation.processing(
+        surroundings = instrumentation.processing(
             deliveries, route.name, jobs[0].attempt, lambda: work.cause
         )
     with surroundings:
-        if shared.instrumentation is not None:
+        if instrumentation is not None:
             work.context = copy_context()
         if route.batch:
             return await _invoke(shared, route, jobs, payloads)

@@ -140,7 +140,7 @@ class Intake:
         if isinstance(error, ClosedError):
             pause = self._reconnect_cap
         text = f"{type(error).__name__}: {error}"[:200]
-        self._lifecycle.trouble(f"claim {lane.queue}", f"{lane.queue}: {text}")
+        self._lifecycle.trouble(f"claim {lane.title}", f"{lane.title}: {text}")
         if self._emit is not None:
             self._emit(
                 BrokerUnreachable(queue=lane.queue, operation="claim", error=text, retry_in=pause)
@@ -151,5 +151,5 @@ class Intake:
     def _recovered(self, lane: Lane, pauses: Pauses) -> None:
         pauses.reset()
         # Asked of the lifecycle: the trouble may have been met by the lane before this one.
-        if self._lifecycle.clear(f"claim {lane.queue}") and self._emit is not None:
+        if self._lifecycle.clear(f"claim {lane.title}") and self._emit is not None:
             self._emit(BrokerReached(queue=lane.queue))

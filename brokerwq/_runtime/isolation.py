@@ -21,7 +21,7 @@ from brokerwq._runtime.slots import Slots
 from brokerwq._runtime.verdict import is_crash_suspect
 from brokerwq.driver.capabilities import UncountedReturn
 from brokerwq.errors import DriverError
-from brokerwq.events import CrashSuspectIsolated, Instrumentation
+from brokerwq.events import CrashSuspectIsolated
 
 _LATER = 1.0
 _MOST_DEFERRALS = 10
@@ -40,21 +40,15 @@ class Isolation:
 
     Args:
         lanes: All lanes of the runner; their gates are closed meanwhile.
-        instrumentation: Told of each suspect.
     """
 
-    def __init__(
-        self,
-        lanes: Callable[[], Iterable[Lane]],
-        instrumentation: Instrumentation | None,
-    ) -> None:
+    def __init__(self, lanes: Callable[[], Iterable[Lane]]) -> None:
         self.dispatcher: Dispatcher
         self.slots: Slots
         self.opener: Opener
         self.claim_one: Callable[[Lane], Awaitable[list[Held]]]
         self.start: Callable[[Coroutine[Any, Any, None]], object]
         self._lanes = lanes
-        self._instrumentation = instrumentation
         self._suspect: tuple[Lane, Held, Route] | None = None
         self._deferrals: Counter[str] = Counter()
 
@@ -127,11 +121,10 @@ class Isolation:
                 await other.settler.flush()
 
     async def _run_alone(self, lane: Lane, held: Held, route: Route) -> None:
-        if self._instrumentation is not None:
+        told = lane.keeper.instrumentation
+        if told is not None:
             message = held.view.message
-            self._instrumentation.emit(
-                CrashSuspectIsolated(queue=lane.queue, type=message.type, id=message.id)
-            )
+            told.emit(CrashSuspectIsolated(queue=lane.queue, type=message.type, id=message.id))
         self.dispatcher.start_alone(route, held)
         await self.slots.rest()
         await lane.settler.flush()

@@ -1,4 +1,4 @@
-"""A lane: one queue of a runner, with its consumer, its workers and its state."""
+"""A lane: one queue of a runner at one broker, with its consumer, its workers and its state."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from brokerwq._runtime.connection import Connection
 from brokerwq._runtime.leases import Held, LeaseKeeper
 from brokerwq._runtime.route import Route
 from brokerwq._runtime.settler import Settler
@@ -21,6 +22,7 @@ class Lane:
     """One queue.
 
     Attributes:
+        connection: To the broker that it is at.
         spec: The queue.
         routes: Its workers by message type, aliases included.
         strangers: Its workers for messages without a type.
@@ -34,6 +36,7 @@ class Lane:
         quiesced: No claim starts any more.
     """
 
+    connection: Connection
     spec: QueueSpec
     routes: Mapping[str, Route]
     strangers: Strangers
@@ -50,6 +53,11 @@ class Lane:
     def queue(self) -> str:
         """Its name."""
         return self.spec.name
+
+    @property
+    def title(self) -> str:
+        """Its name, and its broker's where there are several."""
+        return self.connection.of(self.spec.name)
 
     @property
     def is_open(self) -> bool:

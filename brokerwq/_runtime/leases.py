@@ -21,7 +21,7 @@ from brokerwq.clock import Clock, Timer, move_on_after
 from brokerwq.driver.capabilities import Capabilities, Lease
 from brokerwq.driver.protocol import Consumer, Delivery
 from brokerwq.errors import CannotExtendError, DriverError, LeaseLostError, TransientError
-from brokerwq.events import Event, LeaseLost, LeasesExtended
+from brokerwq.events import Event, Instrumentation, LeaseLost, LeasesExtended
 from brokerwq.foreign import Reading
 
 BEATS_PER_LEASE = 3
@@ -109,6 +109,9 @@ class Held:
 class LeaseKeeper:
     """Keeps the leases of what one consumer has claimed.
 
+    Attributes:
+        instrumentation: Told of the jobs that its messages make; None for nobody.
+
     Args:
         consumer: Whose claims they are.
         capabilities: Its broker's.
@@ -132,6 +135,7 @@ class LeaseKeeper:
         self.capabilities = capabilities
         self.lease = consumer.lease
         self.margin = margin_of(self.lease)
+        self.instrumentation: Instrumentation | None = None
         self._is_timed = capabilities.lease is Lease.TIMED
         self._clock = clock
         self._bridge = bridge

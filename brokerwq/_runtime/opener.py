@@ -34,7 +34,6 @@ class Opener:
 
     Args:
         plan: What is run.
-        connection: To the broker.
         bridge: To the I/O side.
         dispatcher: Where full batches go.
         lifecycle: Told when dead letters cannot be moved.
@@ -46,7 +45,6 @@ class Opener:
     def __init__(
         self,
         plan: Plan,
-        connection: Connection,
         bridge: Bridge,
         dispatcher: Dispatcher,
         *,
@@ -56,7 +54,6 @@ class Opener:
         start_intake: Callable[[Lane], object],
     ) -> None:
         self._plan = plan
-        self._connection = connection
         self._bridge = bridge
         self._dispatcher = dispatcher
         self._lifecycle = lifecycle
@@ -64,9 +61,9 @@ class Opener:
         self._lanes = lanes
         self._start_intake = start_intake
 
-    async def open_all(self) -> None:
-        """Open every lane of the plan, then begin to claim for all of them."""
-        opened = [await self._open(spec, routes) for spec, routes in self._plan.queues]
+    async def open_all(self, connection: Connection) -> None:
+        """Open every lane of the plan at one broker, then begin to claim for all of them."""
+        opened = [await self._open(connection, spec, routes) for spec, routes in self._plan.queues]
         for lane in opened:
             if lane is not None:
                 self._start_intake(lane)
@@ -90,7 +87,7 @@ class Opener:
             claims: Whether the intake begins to claim for it.
         """
         await self.close(lane)
-        fresh = await self._open(lane.spec, lane.workers, prefetch)
+        fresh = await self._open(lane.connection, lane.spec, lane.workers, prefetch)
         if fresh is None:
             return lane
         if claims:
@@ -108,34 +105,42 @@ class Opener:
         self._lanes.pop(lane.keeper, None)
 
     async def _open(
-        self, spec: QueueSpec, routes: Sequence[Route], prefetch: int | None = None
+        self,
+        connection: Connection,
+        spec: QueueSpec,
+        routes: Sequence[Route],
+        prefetch: int | None = None,
     ) -> Lane | None:
         plan = self._plan
         batch = next((route for route in routes if route.batch), None)
         usual = plan.slots * (batch.batch if batch else 1)
-        consumer = await self._connection.consume(spec, prefetch or usual)
+        consumer = await connection.consume(spec, prefetch or usual)
         if consumer is None:
             return None
         # A queue of a special kind may say what it can do; the driver speaks for the others.
-        usually = self._connection.driver.capabilities
+        usually = connection.driver.capabilities
         capabilities: Capabilities = getattr(consumer, "capabilities", usually)
+        told = connection.site.instrumentation or plan.instrumentation
+        troubles = connection.of(f"dead letters {spec.name}")
         keeper = LeaseKeeper(
             consumer,
             capabilities,
             clock=plan.clock,
             bridge=self._bridge,
             heartbeat=plan.heartbeat,
-            emit=None if plan.instrumentation is None else plan.instrumentation.emit,
+            emit=None if told is None else told.emit,
         )
+        keeper.instrumentation = told
         settler = Settler(
             keeper,
             self._bridge,
             clock=plan.clock,
-            instrumentation=plan.instrumentation,
-            troubled=lambda why: self._lifecycle.trouble(f"dead letters {spec.name}", why),
-            recovered=lambda: self._lifecycle.clear(f"dead letters {spec.name}"),
+            instrumentation=told,
+            troubled=lambda why: self._lifecycle.trouble(troubles, why),
+            recovered=lambda: self._lifecycle.clear(troubles),
         )
         lane = Lane(
+            connection=connection,
             spec=spec,
             routes=_by_type(routes),
             strangers=Strangers(routes),

@@ -13,11 +13,26 @@ from brokerwq.job import Child
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """One broker.
+
+    Attributes:
+        build: Makes a driver that is not yet open.
+        label: What people call it where there are several; else empty.
+        instrumentation: Told of its messages; None for the plan's.
+    """
+
+    build: Callable[[], Driver]
+    label: str = ""
+    instrumentation: Instrumentation | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """One engine's work.
 
     Attributes:
-        build: Makes a driver that is not yet open.
+        sites: The brokers whose messages are claimed, each with all queues.
         queues: Each queue with its workers.
         slots: Jobs at once.
         grace: Seconds that running jobs get at a stop.
@@ -30,7 +45,7 @@ class Plan:
         send_children: Sends what jobs enqueue.
     """
 
-    build: Callable[[], Driver]
+    sites: Sequence[Site]
     queues: Sequence[tuple[QueueSpec, Sequence[Route]]]
     slots: int
     grace: float

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from brokerwq.driver import Driver, QueueSpec, dead_letter_name
+from brokerwq.driver.registry import split_urls
 from brokerwq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -66,7 +67,11 @@ def target_of(url: str | None, app_spec: str | None) -> Target:
 def _configured_url() -> str:
     from brokerwq.settings import DEFAULT_URL, Settings
 
-    url = Settings.load().url.get_secret_value()
+    urls = split_urls(Settings.load().url.get_secret_value())
+    if len(urls) > 1:
+        msg = f"{URL_VARIABLE} names several brokers: say by --url which of them is meant"
+        raise ConfigError(msg)
+    (url,) = urls
     # A look in the wrong folder shall not leave an empty broker behind.
     if url == DEFAULT_URL and not Path(DEFAULT_URL.rpartition("/")[2]).exists():
         msg = f"no broker is named, and {DEFAULT_URL} is not here: give --url or --app"

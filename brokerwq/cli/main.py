@@ -19,6 +19,7 @@ from brokerwq.cli.drain import drain
 from brokerwq.cli.enqueue import enqueue
 from brokerwq.cli.failure import report
 from brokerwq.cli.keys import keys
+from brokerwq.cli.migrate import migrate
 from brokerwq.cli.queues import queues
 from brokerwq.cli.run import run
 from brokerwq.cli.services import services
@@ -48,6 +49,7 @@ for command in (
     queues,
     dlq,
     keys,
+    migrate,
     size,
     doctor,
     conform,

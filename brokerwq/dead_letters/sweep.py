@@ -8,7 +8,7 @@ on the way, it leaves messages that come back by themselves when their lease end
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -24,6 +24,10 @@ DEFAULT_MAX_HELD = 50_000
 _PUSH_WAIT = 1.0
 _ESTIMATED_EMPTIES = 3
 _CLOSE_TIME = 10.0
+
+
+def _as_it_is(delivery: Delivery) -> Mark:
+    return Mark.of(delivery.message)
 
 
 class Sweep:
@@ -45,6 +49,7 @@ class Sweep:
         lease: float = DEFAULT_LEASE,
         max_held: int = DEFAULT_MAX_HELD,
         spec: QueueSpec | None = None,
+        mark_of: Callable[[Delivery], Mark] = _as_it_is,
     ) -> None:
         """Prepare a pass; nothing is claimed yet.
 
@@ -56,12 +61,15 @@ class Sweep:
             max_held: Messages it holds at most; at that number the pass ends incomplete.
             spec: What ``queue`` is part of, where that is known: a driver that has compared it
                 knows better how messages go back. Nothing is created.
+            mark_of: What a message carries when it goes back; as a rule what it carried before,
+                its receives forgotten.
         """
         self._driver = driver
         self._queue = queue
         self._clock = clock
         self._max_held = max_held
         self._spec = spec
+        self._mark_of = mark_of
         capabilities = driver.capabilities
         self._lease = min(lease, capabilities.max_lease)
         self.max_claim = capabilities.max_claim
@@ -178,6 +186,6 @@ class Sweep:
             # What cannot be put back comes back by itself when its lease ends.
             with suppress(DriverError):
                 await consumer.put_back(
-                    chunk, [0.0] * len(chunk), [Mark.of(d.message) for d in chunk]
+                    chunk, [0.0] * len(chunk), [self._mark_of(d) for d in chunk]
                 )
         self._held.clear()

@@ -17,6 +17,7 @@ GROUP = "brokerwq.adapters"
 
 AnyAdapter: TypeAlias = Adapter[Any]
 
+_NEXT_URL = re.compile(r"\s+(?=[A-Za-z][A-Za-z0-9+.-]*://)")
 _SLASH_OR_LATER = re.compile(r"[/?#]")
 _BRACKETED = re.compile(r"\[[0-9a-f:.%]+\](:\d*)?", re.IGNORECASE)
 
@@ -66,6 +67,11 @@ def find_adapter(url: str) -> AnyAdapter:
         msg = f"{values[0]}, named for {scheme}://, is no brokerwq.driver.Adapter"
         raise ConfigError(msg)
     return loaded
+
+
+def split_urls(text: str) -> list[str]:
+    """The URLs that stand in ``text`` with blanks between them; a blank may be in one, too."""
+    return [url for url in _NEXT_URL.split(text.strip()) if url]
 
 
 def settings_of(adapter: AnyAdapter, url: str) -> Any:

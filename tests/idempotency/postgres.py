@@ -34,6 +34,7 @@ class Library:
     """A client library: its store, and how handlers and users write with it.
 
     Attributes:
+        name: Its key in ``LIBRARIES``, without blanks.
         open: A store on a URL.
         write: One row, as a handler writes it.
         run: One statement, as a handler runs it.
@@ -42,6 +43,7 @@ class Library:
         habits: See ``Work``.
     """
 
+    name: str
     open: Callable[[str], Any]
     write: Callable[[Any, int], Any]
     run: Callable[[Any, str], Any]
@@ -247,8 +249,9 @@ SQLALCHEMY_HABITS: dict[str, Habit] = {
 }
 
 LIBRARIES: dict[str, Library] = {
-    "asyncpg": Library(open_asyncpg, write_asyncpg, run_asyncpg, own_asyncpg),
+    "asyncpg": Library("asyncpg", open_asyncpg, write_asyncpg, run_asyncpg, own_asyncpg),
     "psycopg": Library(
+        "psycopg",
         open_psycopg,
         write_psycopg,
         run_asyncpg,
@@ -257,6 +260,7 @@ LIBRARIES: dict[str, Library] = {
         habits={"commit": commit, "rollback": rollback},
     ),
     "sqlalchemy, asyncpg": Library(
+        "sqlalchemy+asyncpg",
         open_sqlalchemy("asyncpg"),
         write_sqlalchemy,
         run_sqlalchemy,
@@ -265,6 +269,7 @@ LIBRARIES: dict[str, Library] = {
         habits=SQLALCHEMY_HABITS,
     ),
     "sqlalchemy, psycopg": Library(
+        "sqlalchemy+psycopg",
         open_sqlalchemy("psycopg"),
         write_sqlalchemy,
         run_sqlalchemy,
@@ -379,6 +384,7 @@ async def bench_of(library: Library) -> AsyncGenerator[StoreBench]:
                 outdate=outdate,
                 outage=outage,
                 work=_work(library, dsn, proxy),
+                where=f"{library.name} {dsn}",
             )
         finally:
             for each in opened:

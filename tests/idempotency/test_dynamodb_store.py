@@ -18,7 +18,7 @@ from brokerwq.idempotency.record import Busy, Claimed, Completed, State
 from brokerwq.testing.servers.dynamodb import DynamodbServer
 from brokerwq.testing.stores import OpenBench, a_claim
 from brokerwq.testing.stores.pytest_suite import StoreConformanceSuite
-from tests.idempotency.dynamodb import dynamodb_bench, dynamodb_server, table_name
+from tests.idempotency.dynamodb_lab import dynamodb_bench, dynamodb_server, table_name
 
 pytest.importorskip("aiobotocore")
 

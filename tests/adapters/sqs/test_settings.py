@@ -257,13 +257,11 @@ async def test_a_session_of_the_users_own_is_used(server: SqsServer, session: ob
 async def test_clients_that_the_user_opened_are_used_and_left_open(
     server: SqsServer, package: str
 ) -> None:
-    make: Any = get_session().create_client
+    session: Any = get_session()
+    make: Any = session.create_client
     if package == "aioboto3":
         make = pytest.importorskip("aioboto3").Session().client
-    opening: AbstractAsyncContextManager[Any] = make(
-        "sqs", endpoint_url=server.endpoint, region_name="us-east-1"
-    )
-    async with opening as client:
+    async with make("sqs", endpoint_url=server.endpoint, region_name="us-east-1") as client:
         asked: list[str] = []
 
         def clients(_: SqsSettings, role: str) -> AbstractAsyncContextManager[Any]:

@@ -6,12 +6,16 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import cast
 
 from brokerwq._runtime.bridge import InlineBridge
+from brokerwq._runtime.connection import Connection
 from brokerwq._runtime.leases import LeaseKeeper
+from brokerwq._runtime.lifecycle import Lifecycle
+from brokerwq._runtime.plan import Site
 from brokerwq._runtime.route import Route
 from brokerwq.backoff import RetryPolicy
-from brokerwq.driver import Capabilities, Consumer, Delivery, Mark, Results
+from brokerwq.driver import Capabilities, Consumer, Delivery, Driver, Mark, Results
 from brokerwq.errors import DriverError
 from brokerwq.events import Event
 from brokerwq.message import DeadLetterNote, Message
@@ -133,4 +137,18 @@ def keeper(
         bridge=InlineBridge(),
         heartbeat=heartbeat,
         emit=None if events is None else events.append,
+    )
+
+
+def fake_connection(clock: FakeClock, lifecycle: Lifecycle) -> Connection:
+    """To a broker that nobody asks anything."""
+    driver = cast("Driver", None)
+    return Connection(
+        driver,
+        Site(build=lambda: driver),
+        InlineBridge(),
+        clock=clock,
+        lifecycle=lifecycle,
+        reconnect_cap=1.0,
+        emit=None,
     )

@@ -16,7 +16,7 @@ from brokerwq._runtime.verdict import Judge
 from brokerwq.driver import QueueSpec
 from brokerwq.events import BrokerReached, Event
 from brokerwq.testing import FakeClock
-from tests.unit.runtime.fakes import FakeConsumer, keeper, route
+from tests.unit.runtime.fakes import FakeConsumer, fake_connection, keeper, route
 
 
 async def _nothing(_: Work) -> None:
@@ -36,6 +36,7 @@ async def test_a_lane_that_claims_ends_the_trouble_of_the_one_it_replaces() -> N
         1, _nothing, clock=clock, read_ahead=False, stale=lambda _: None, crashed=lifecycle.fail
     )
     lane = Lane(
+        connection=fake_connection(clock, lifecycle),
         spec=QueueSpec(name="q"),
         routes={"work": route()},
         strangers=Strangers([]),

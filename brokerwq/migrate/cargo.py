@@ -1,0 +1,122 @@
+"""One message on its way: what the copy at the target shall say, and when it is due."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from hashlib import blake2b
+
+from brokerwq import envelope
+from brokerwq.driver.moving import NativeRaw
+from brokerwq.driver.protocol import Delivery, Mark
+from brokerwq.errors import (
+    DriverError,
+    MessageRefusedError,
+    MessageTooLargeError,
+    UnsupportedError,
+)
+from brokerwq.message import Message, new_message_id
+
+REFUSALS = (MessageTooLargeError, MessageRefusedError, UnsupportedError)
+"""What says that a message does not fit; everything else is the broker's trouble."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cargo:
+    """A copy for the target.
+
+    Attributes:
+        message: The copy.
+        delay: Seconds until it may be run.
+    """
+
+    message: Message
+    delay: float
+
+    @property
+    def id(self) -> str:
+        """Its id, the same on both sides."""
+        return self.message.id
+
+
+def cargo_of(
+    delivery: Delivery, *, now: datetime, is_dead: bool, forgiven: int, keeps_raw: bool
+) -> Cargo:
+    """What shall be stored at the target for ``delivery``.
+
+    Attempts add up: those the message says and the receives of this copy but this one. What is
+    in a dead-letter queue has spent none: a look at it is no attempt.
+
+    Args:
+        delivery: As claimed at the source.
+        now: For what is left of its delay.
+        is_dead: It comes from a dead-letter queue.
+        forgiven: Receives that may have been those of movers which died.
+        keeps_raw: The target repeats native properties, being of the source's kind.
+    """
+    message = delivery.message
+    mark = unmoved(delivery, forgiven=forgiven, is_dead=is_dead)
+    copy = mark.on(message)
+    if not message.id:
+        copy = replace(copy, id=new_message_id())
+    if message.raw and not keeps_raw:
+        copy = replace(copy, raw={})
+    delay = 0.0
+    if message.not_before is not None:
+        delay = max(0.0, (message.not_before - now).total_seconds())
+        if not delay:
+            copy = replace(copy, not_before=None)
+    return Cargo(copy, delay)
+
+
+def unmoved(delivery: Delivery, *, forgiven: int, is_dead: bool) -> Mark:
+    """The mark of ``delivery`` as one that no mover has held."""
+    message = delivery.message
+    mark = Mark.of(message)
+    if is_dead:
+        return mark
+    spent = max(0, delivery.receives - 1 - forgiven)
+    return replace(
+        mark,
+        attempts=message.attempts + spent,
+        suspect=message.suspect or spent > 0,
+    )
+
+
+def misfit(delivery: Delivery, *, keeps_raw: bool) -> DriverError | None:
+    """Why the copy could not say all that the message says, whatever its size; None if it could."""
+    if delivery.defect:
+        return MessageRefusedError(f"it cannot be read: {delivery.defect:.200}")
+    raw = delivery.message.raw
+    if not raw or keeps_raw:
+        return None
+    if not isinstance(raw, NativeRaw):
+        return MessageRefusedError("a message of another program, which only its broker can carry")
+    lost = raw.untranslatable()
+    if not lost:
+        return None
+    return MessageRefusedError(f"no other broker can carry its {_listed(lost)}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    few = ", ".join(f"{name!r:.60}" for name in names[:5])
+    return few if len(names) <= 5 else f"{few} and {len(names) - 5} more"  # noqa: PLR2004
+
+
+def digest_of(message: Message) -> bytes:
+    """A digest of what must be the same on both sides; 16 bytes."""
+    digest = blake2b(digest_size=16)
+    created = "" if message.created_at is None else envelope.milliseconds(message.created_at)
+    for text in (
+        message.type,
+        message.content_type,
+        created,
+        message.key or "",
+        message.cause or "",
+        *(part for pair in sorted(message.headers.items()) for part in pair),
+    ):
+        data = text.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(4, "big") + data)
+    digest.update(message.body)
+    return digest.digest()

@@ -1,0 +1,368 @@
+"""Moving one queue: claim, send, note in the ledger, delete."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from brokerwq._runtime.leases import Held
+from brokerwq._runtime.pauses import Pauses
+from brokerwq.clock import Clock
+from brokerwq.driver.capabilities import Lease, UncountedReturn
+from brokerwq.driver.protocol import Certainty, Delivery, Driver, Mark
+from brokerwq.errors import (
+    BrokerwqError,
+    DriverError,
+    PermissionDeniedError,
+    QueueNotFoundError,
+)
+from brokerwq.migrate.cargo import REFUSALS, Cargo, cargo_of, digest_of, misfit, unmoved
+from brokerwq.migrate.entry import Moved
+from brokerwq.migrate.holding import Holding
+from brokerwq.migrate.ledger import Ledger
+from brokerwq.migrate.pace import Pace
+from brokerwq.migrate.pair import Direction, Pair
+from brokerwq.migrate.sending import Target
+
+MAX_MISFITS_TOLD = 100
+
+_BATCH = 200
+_SMALL_CLAIMS = 10
+_WAIT = 1.0
+_SHORT_WAIT = 0.2
+"""Seconds a claim waits, and what lies between two looks; short where neither costs anything."""
+_LONGEST_PAUSE = 10.0
+_SHORTEST_STAY = 15.0
+_LONGEST_STAY = 300.0
+_COUNTED_STAY = 3600.0
+"""Seconds before a misfit is met again, where each meeting costs it a receive."""
+
+
+@dataclass(slots=True, kw_only=True)
+class LaneReport:
+    """What came of one queue.
+
+    Attributes:
+        queue: Its name at the source.
+        moved: Messages that are at the target now.
+        repeated: Those of them that a mover before had sent, and that were only deleted here.
+        refused: Messages that do not fit, by id, and why; the first hundred.
+        refused_count: How many there are.
+        left_open: Sent, but their originals could not be deleted; they will be when met again.
+        waiting: Messages that were still at the source at the last look.
+        held_by_others: False if it is known that nobody else holds messages there.
+        is_missing: There is no such queue at the source.
+    """
+
+    queue: str
+    moved: int = 0
+    repeated: int = 0
+    refused: dict[str, str] = field(default_factory=dict[str, str])
+    refused_count: int = 0
+    left_open: int = 0
+    waiting: int = 0
+    held_by_others: bool = True
+    is_missing: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """What the lanes of one mover share.
+
+    Attributes:
+        source: The driver that messages come from.
+        target: Where they go.
+        keeps_raw: Both are of one kind, so that native properties can be repeated.
+        direction: For the ledger.
+        ledger: Open.
+        pace: Shared rate.
+        clock: Time.
+        lease: Seconds of one claim.
+        patience: Seconds for which a source in trouble is asked again.
+        waits: Whether what is delayed or held by others is waited for.
+        stopping: Set when the lanes shall end.
+        progressed: Called after every batch and every look.
+    """
+
+    source: Driver
+    target: Target
+    keeps_raw: bool
+    direction: Direction
+    ledger: Ledger
+    pace: Pace
+    clock: Clock
+    lease: float
+    patience: float
+    waits: bool
+    stopping: asyncio.Event
+    progressed: Callable[[], object]
+
+
+class Lane:
+    """Moves the messages of one pair until it is told to stop.
+
+    Attributes:
+        report: Kept up to date.
+        quiet_since: Clock reading since which nothing was left to move; None while there is.
+        forgiven: Receives that may have been those of movers which died.
+    """
+
+    def __init__(self, line: Line, pair: Pair) -> None:
+        self.pair = pair
+        self.report = LaneReport(queue=pair.source)
+        self.quiet_since: float | None = None
+        self.forgiven = 0
+        self._line = line
+        self._key = pair.key(line.direction)
+        capabilities = line.source.capabilities
+        is_near = capabilities.exact_stats and capabilities.lease is Lease.TIMED
+        self._wait = min(_SHORT_WAIT if is_near else _WAIT, capabilities.max_wait)
+        self._most = min(_BATCH, capabilities.max_claim)
+        is_small = self._most <= _SMALL_CLAIMS
+        self._count = 1 if capabilities.ordered_groups else (8 if is_small else 3)
+        self._counts_returns = capabilities.uncounted_return is UncountedReturn.COUNTED
+        self._holdings: list[Holding] = []
+        self._parked: dict[str, float] = {}
+        self._at_work = 0
+        self._looked_at = -_WAIT
+
+    async def run(self) -> None:
+        """Move until told to stop.
+
+        Raises:
+            DriverError: one of the sides refuses, or has not answered for all of the patience.
+            StoreError: the ledger cannot be written.
+        """
+        try:
+            if not await self._open():
+                return
+            await self._prove()
+            answers = await asyncio.gather(
+                *(self._keep_moving(holding) for holding in self._holdings), return_exceptions=True
+            )
+            for answer in answers:
+                if isinstance(answer, BaseException):
+                    raise answer
+        finally:
+            for holding in self._holdings:
+                await holding.aclose()
+
+    async def _open(self) -> bool:
+        line = self._line
+        for _ in range(self._count):
+            holding = Holding(
+                line.source,
+                self.pair.source,
+                prefetch=self._most,
+                lease=line.lease,
+                clock=line.clock,
+                mark_of=self._mark_of,
+            )
+            try:
+                await holding.open()
+            except QueueNotFoundError:
+                if not self.pair.is_dead:
+                    raise
+                self.report.is_missing = True
+                self.quiet_since = 0.0
+                self.report.held_by_others = False
+                return False
+            self._holdings.append(holding)
+        return True
+
+    async def _prove(self) -> None:
+        """Move one message alone: what is not allowed shall come out before many are touched."""
+        line = self._line
+        helds = await self._claim(self._holdings[0], 1)
+        if helds:
+            refusal = await self._move(self._holdings[0], helds)
+            if isinstance(refusal, PermissionDeniedError):
+                id_ = helds[0].delivery.message.id
+                msg = f"the source does not allow to delete, so {id_} is on both sides: {refusal}"
+                raise PermissionDeniedError(msg) from refusal
+            line.progressed()
+
+    async def _keep_moving(self, holding: Holding) -> None:
+        """Move until told to stop; an error tells all others to, whose batches end first."""
+        try:
+            await self._move_on(holding)
+        except BrokerwqError:
+            self._line.stopping.set()
+            raise
+
+    async def _move_on(self, holding: Holding) -> None:
+        line = self._line
+        while not line.stopping.is_set():
+            most = await line.pace.room(self._most)
+            helds = await self._claim(holding, most)
+            if helds:
+                self.quiet_since = None
+                await line.pace.spend(len(helds))
+                await self._move(holding, helds)
+                line.progressed()
+            else:
+                await self._look()
+
+    async def _claim(self, holding: Holding, most: int) -> list[Held]:
+        clock = self._line.clock
+        pauses, since = Pauses(_LONGEST_PAUSE), clock.now()
+        while True:
+            try:
+                helds = await holding.claim(most, self._wait)
+            except DriverError as error:
+                if not error.retryable or clock.now() - since > self._line.patience:
+                    raise
+                if self._line.stopping.is_set():
+                    return []
+                await clock.sleep(pauses.next())
+            else:
+                return helds
+
+    # -- one batch ------------------------------------------------------------------------
+
+    async def _move(self, holding: Holding, helds: Sequence[Held]) -> DriverError | None:
+        self._at_work += 1
+        try:
+            return await self._move_each(holding, helds)
+        finally:
+            self._at_work -= 1
+
+    async def _move_each(self, holding: Holding, helds: Sequence[Held]) -> DriverError | None:
+        line, now = self._line, self._line.clock.utcnow()
+        cargo = [
+            cargo_of(
+                held.delivery,
+                now=now,
+                is_dead=self.pair.is_dead,
+                forgiven=self.forgiven,
+                keeps_raw=line.keeps_raw,
+            )
+            for held in helds
+        ]
+        open_ = await line.ledger.pending(line.direction, self._key, [one.id for one in cargo])
+        to_send: list[int] = []
+        repeated: list[int] = []
+        refusals: dict[int, DriverError] = {}
+        for n, (held, one) in enumerate(zip(helds, cargo, strict=True)):
+            error = misfit(held.delivery, keeps_raw=line.keeps_raw)
+            if open_.get(one.id, 0) > 0:
+                open_[one.id] -= 1
+                repeated.append(n)
+            elif error is not None:
+                refusals[n] = error
+            elif not held.lost:
+                to_send.append(n)
+        sent, unsent, refused = await self._send(cargo, to_send)
+        refusals.update(refused)
+        refusal = await self._delete(holding, helds, cargo, [*repeated, *sent])
+        self.report.repeated += len(repeated)
+        await self._leave(holding, helds, cargo, refusals)
+        if unsent:
+            await holding.put_back([helds[n] for n in unsent], [0.0] * len(unsent))
+        if line.target.failure is not None:
+            raise line.target.failure
+        return refusal
+
+    async def _send(
+        self, cargo: Sequence[Cargo], places: Sequence[int]
+    ) -> tuple[list[int], list[int], dict[int, DriverError]]:
+        """Which were accepted, which could not be sent, and which do not fit."""
+        line = self._line
+        if not places:
+            return [], [], {}
+        answers = await line.target.send(self.pair.target, [cargo[n] for n in places])
+        sent = [n for n, answer in zip(places, answers, strict=True) if answer is None]
+        refused: dict[int, DriverError] = {
+            n: answer
+            for n, answer in zip(places, answers, strict=True)
+            if isinstance(answer, REFUSALS)
+        }
+        done = {*sent, *refused}
+        unsent = [n for n in places if n not in done]
+        if sent:
+            await line.ledger.sent(
+                line.direction,
+                self._key,
+                [Moved(cargo[n].id, digest_of(cargo[n].message)) for n in sent],
+            )
+        return sent, unsent, refused
+
+    async def _delete(
+        self, holding: Holding, helds: Sequence[Held], cargo: Sequence[Cargo], places: Sequence[int]
+    ) -> DriverError | None:
+        if not places:
+            return None
+        line = self._line
+        answers = await holding.delete([helds[n] for n in places])
+        deleted = [cargo[n].id for n, answer in zip(places, answers, strict=True) if answer is None]
+        await line.ledger.deleted(line.direction, self._key, deleted)
+        self.report.moved += len(places)
+        self.report.left_open += len(places) - len(deleted)
+        return next((answer for answer in answers if answer is not None), None)
+
+    async def _leave(
+        self,
+        holding: Holding,
+        helds: Sequence[Held],
+        cargo: Sequence[Cargo],
+        refusals: dict[int, DriverError],
+    ) -> None:
+        """Leave misfits where they are, out of the way for a while."""
+        if not refusals:
+            return
+        line, report = self._line, self.report
+        # Where a misfit has no id there is none to be remembered by but its content's.
+        named = [
+            (helds[n].delivery.message.id or f"digest:{digest_of(cargo[n].message).hex()}", n)
+            for n in refusals
+        ]
+        sightings = await line.ledger.refused(
+            line.direction,
+            self._key,
+            [(Moved(name, digest_of(cargo[n].message)), str(refusals[n])) for name, n in named],
+        )
+        delays: list[float] = []
+        for (name, n), seen in zip(named, sightings, strict=True):
+            if name not in self._parked:
+                report.refused_count += 1
+                if len(report.refused) < MAX_MISFITS_TOLD:
+                    report.refused[name] = str(refusals[n])
+            stay = min(_SHORTEST_STAY * 2.0 ** min(seen - 1, 20), _LONGEST_STAY)
+            if self._counts_returns:
+                stay = _COUNTED_STAY
+            delays.append(max(stay, cargo[n].delay))
+            self._parked[name] = line.clock.now() + delays[-1]
+        await holding.put_back([helds[n] for _, n in named], delays)
+
+    def _mark_of(self, delivery: Delivery) -> Mark:
+        return unmoved(delivery, forgiven=self.forgiven, is_dead=self.pair.is_dead)
+
+    # -- when it is over ------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        """See whether anything is left to move."""
+        clock = self._line.clock
+        now = clock.now()
+        if now - self._looked_at < self._wait / 2:
+            await clock.sleep(self._wait / 4)
+            return
+        self._looked_at = now
+        try:
+            stats = await self._line.source.inspect(self.pair.source)
+        except PermissionDeniedError:
+            left = 0  # whoever may not count goes by claims that bring nothing
+        except DriverError:
+            return  # the next claim meets the same trouble, and reports it
+        else:
+            left = stats.ready.value
+            if self._line.waits:
+                left += stats.leased.value + stats.delayed.value
+            self.report.held_by_others = stats.leased.certainty is Certainty.UNKNOWN
+        parked = sum(until > now for until in self._parked.values())
+        self.report.waiting = max(0, left - parked)
+        if self.report.waiting or self._at_work or any(one.count for one in self._holdings):
+            self.quiet_since = None
+        elif self.quiet_since is None:
+            self.quiet_since = now
+        self._line.progressed()

@@ -1,0 +1,37 @@
+"""Looking through a queue of either side without leaving a trace."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Final
+
+from brokerwq.clock import Clock
+from brokerwq.dead_letters.sweep import DEFAULT_MAX_HELD, Sweep
+from brokerwq.driver.protocol import Driver, QueueSpec
+from brokerwq.errors import DriverError
+from brokerwq.migrate.cargo import unmoved
+from brokerwq.migrate.pair import Pair
+
+ALL: Final = DEFAULT_MAX_HELD
+"""The most messages that one look can hold."""
+
+
+def look_through(
+    driver: Driver, pair: Pair, clock: Clock, *, max_held: int = ALL, at_target: bool = False
+) -> Sweep:
+    """A pass over one queue of ``pair``; what it claims goes back with the attempts it had."""
+    return Sweep(
+        driver,
+        pair.target if at_target else pair.source,
+        clock=clock,
+        max_held=max_held,
+        mark_of=lambda delivery: unmoved(delivery, forgiven=0, is_dead=pair.is_dead),
+    )
+
+
+async def know(driver: Driver, pair: Pair, *, at_target: bool = False) -> None:
+    """Let the driver compare the queue with what it would declare: it then counts better."""
+    if not pair.is_dead:
+        with suppress(DriverError):
+            name = pair.target if at_target else pair.source
+            await driver.declare(QueueSpec(name=name), check_only=True)

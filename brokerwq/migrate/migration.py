@@ -1,0 +1,352 @@
+"""A migration from one broker to another: plan, run, status, verify, finish, roll back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from brokerwq.broker import CONNECT_TIMEOUT, connect
+from brokerwq.clock import SYSTEM_CLOCK, Clock
+from brokerwq.driver.moving import Identified
+from brokerwq.driver.protocol import Difference, QueueSpec
+from brokerwq.driver.registry import find_adapter, redacted, settings_of
+from brokerwq.durations import Seconds, positive_seconds
+from brokerwq.errors import (
+    BrokerwqError,
+    ConfigError,
+    DriverError,
+    QueueMismatchError,
+    QueueNotFoundError,
+)
+from brokerwq.limits import MAX_LEASE, MIN_LEASE
+from brokerwq.migrate.entry import Session
+from brokerwq.migrate.ledger import Ledger
+from brokerwq.migrate.ledger_file import MigrationRecord
+from brokerwq.migrate.mover import DEFAULT_LEASE, Mover, MoveReport
+from brokerwq.migrate.pair import Direction, Pair, Side, pairs_of
+from brokerwq.migrate.plan import DEFAULT_SAMPLE, MigrationPlan, Planner
+from brokerwq.migrate.verify import Verification, verify
+from brokerwq.migrate.watch import SideState, look_at
+
+DEFAULT_LEDGER = "sqlite:///brokerwq-migration.db"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """How a migration stands.
+
+    Attributes:
+        queues: Queue by queue.
+        sessions: All movers there have been.
+        is_finished: It was finished.
+    """
+
+    queues: list[SideState]
+    sessions: list[Session]
+    is_finished: bool
+
+    def is_empty(self, settle: float) -> bool:
+        """Whether the old side is empty, and has stayed so for ``settle`` seconds."""
+        return all(queue.is_empty(settle) for queue in self.queues)
+
+
+class Migration:
+    """Moves queues from ``source`` to ``target``. Use it as an async context manager.
+
+    Args:
+        source: URL of the broker that has the messages.
+        target: URL of the one that shall have them.
+        queues: Names at the source and at the target; empty for those that the ledger knows, or,
+            at the start, for all that the source lists.
+        ledger: URL of the ledger, see ``Ledger``; all movers of one migration share it.
+        specs: How queues shall be at the target, where the defaults are not meant.
+        clock: Time; for tests.
+        connect_timeout: Seconds for which connecting is tried again.
+
+    Raises:
+        ConfigError: a URL or a name is wrong.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        target: str,
+        queues: Mapping[str, str] | None = None,
+        *,
+        ledger: str = DEFAULT_LEDGER,
+        specs: Sequence[QueueSpec] = (),
+        clock: Clock = SYSTEM_CLOCK,
+        connect_timeout: float = CONNECT_TIMEOUT,
+    ) -> None:
+        self._urls = source, target
+        self._queues = dict(queues or {})
+        self._specs = tuple(specs)
+        self._clock = clock
+        self._connect_timeout = connect_timeout
+        self._ledger_url = ledger
+        self._sides: tuple[Side, Side] | None = None
+        self._connections = AsyncExitStack()
+        self.pairs: list[Pair] = []
+        adapters = [find_adapter(url) for url in self._urls]
+        settings = [
+            settings_of(adapter, url) for adapter, url in zip(adapters, self._urls, strict=True)
+        ]
+        self._keeps_raw = adapters[0] is adapters[1]
+        if self._keeps_raw and settings[0] == settings[1] and not self._renames:
+            raise _same(redacted(source))
+
+    @property
+    def _renames(self) -> bool:
+        return any(old != new for old, new in self._queues.items())
+
+    async def __aenter__(self) -> Self:
+        """Connect to both sides.
+
+        Raises:
+            ConfigError: both sides are the same queues, or the source does not list its queues.
+            DriverError: a side cannot be reached, or refuses; the text says which.
+        """
+        try:
+            source = await self._open(self._urls[0], "source")
+            target = await self._open(self._urls[1], "target")
+            self._sides = source, target
+            if not self._queues:
+                known = await Ledger(self._ledger_url, clock=self._clock).known_queues()
+                self._queues = known or await self._listed(source)
+            self.pairs = pairs_of(self._queues, specs=self._specs)
+            for pair in self.pairs:
+                await self._refuse_same(source, target, pair)
+        except BaseException:
+            await self.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Disconnect."""
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Disconnect."""
+        self._sides = None
+        await self._connections.aclose()
+
+    # -- verbs ----------------------------------------------------------------------------
+
+    async def plan(self, *, sample: int = DEFAULT_SAMPLE, back: bool = False) -> MigrationPlan:
+        """What would be moved, and what cannot be; nothing is changed. See ``Planner.plan``."""
+        source, target, pairs, _ = self._turned(back=back)
+        planner = Planner(source, target, keeps_raw=self._keeps_raw, clock=self._clock)
+        return await planner.plan(pairs, sample=sample)
+
+    async def run(
+        self,
+        *,
+        back: bool = False,
+        declare: bool = True,
+        rate: float | None = None,
+        settle: float = 5.0,
+        lease: Seconds = DEFAULT_LEASE,
+        patience: float = 60.0,
+        waits: bool = True,
+        on_progress: Callable[[MoveReport], object] = lambda _: None,
+    ) -> MoveReport:
+        """Move, until nothing is left at the source; several may move at once.
+
+        Args:
+            back: Move from the target to the source: a rollback.
+            declare: Whether queues that are missing at the other side are made.
+            rate: Messages a second at most.
+            settle: Seconds for which nothing may be left before it is over.
+            lease: Seconds after which what a mover that was killed held comes back.
+            patience: Seconds for which a broker in trouble is asked again.
+            waits: Whether what is delayed or held by others is waited for.
+            on_progress: Told how things stand, after every batch.
+
+        Raises:
+            ConfigError: the ledger belongs to another migration, or this one is finished.
+            QueueNotFoundError: there is no such queue.
+            DriverError: a side refuses, or has not answered for all of the patience.
+        """
+        source, target, pairs, direction = self._turned(back=back)
+        async with self._ledger(create=True) as ledger:
+            if declare:
+                await self._declare(target, pairs)
+            await self._require_queues(source, target, pairs)
+            mover = Mover(
+                source,
+                target,
+                pairs,
+                ledger,
+                direction=direction,
+                keeps_raw=self._keeps_raw,
+                clock=self._clock,
+                rate=rate,
+                settle=settle,
+                lease=positive_seconds(lease, "lease", limit=MAX_LEASE, least=MIN_LEASE),
+                patience=patience,
+                waits=waits,
+                on_progress=on_progress,
+            )
+            return await mover.run()
+
+    async def status(self, *, back: bool = False) -> Status:
+        """Count both sides, and note whether the old one is empty.
+
+        Raises:
+            ConfigError: there is no such ledger, or it belongs to another migration.
+            DriverError: a side cannot be asked.
+        """
+        source, target, pairs, direction = self._turned(back=back)
+        async with self._ledger(create=False) as ledger:
+            return Status(
+                queues=await look_at(source, target, pairs, ledger, direction),
+                sessions=await ledger.sessions(),
+                is_finished=await ledger.closed_at() is not None,
+            )
+
+    async def verify(self, *, workers_run: bool = False) -> Verification:
+        """Look through both sides and compare them with the ledger; see ``Verification``.
+
+        Args:
+            workers_run: Workers take messages at the target: what is gone has been run.
+
+        Raises:
+            ConfigError: there is no such ledger, or it belongs to another migration.
+            DriverError: a side cannot be asked.
+        """
+        source, target = self._opened()
+        async with self._ledger(create=False) as ledger:
+            return await verify(
+                source, target, self.pairs, ledger, clock=self._clock, workers_run=workers_run
+            )
+
+    async def finish(
+        self,
+        *,
+        settle: float = 60.0,
+        leave_refused: bool = False,
+        assume_idle: bool = False,
+        dry_run: bool = False,
+    ) -> list[str]:
+        """Close the migration, unless something speaks against it: what that is.
+
+        Args:
+            settle: Seconds for which the old side must have been empty, by ``status``.
+            leave_refused: Misfits may stay at the source.
+            assume_idle: Nobody holds messages at the source, though it cannot say so.
+            dry_run: Only look.
+
+        Raises:
+            ConfigError: there is no such ledger, or it belongs to another migration.
+            DriverError: a side cannot be asked.
+        """
+        source, target = self._opened()
+        async with self._ledger(create=False) as ledger:
+            states = await look_at(source, target, self.pairs, ledger, "forth")
+            objections = [
+                text
+                for state in states
+                for text in state.objections(
+                    settle, leave_refused=leave_refused, assume_idle=assume_idle
+                )
+            ]
+            objections += [
+                f"mover {session.place} is still at work"
+                for session in await ledger.sessions()
+                if session.is_alive
+            ]
+            if not objections and not dry_run:
+                for pair in self.pairs:
+                    await ledger.settle_pending("forth", pair.source)
+                await ledger.close_migration()
+            return objections
+
+    # -- the two sides --------------------------------------------------------------------
+
+    def _opened(self) -> tuple[Side, Side]:
+        if self._sides is None:
+            msg = "a Migration is used inside `async with`"
+            raise RuntimeError(msg)
+        return self._sides
+
+    def _turned(self, *, back: bool) -> tuple[Side, Side, list[Pair], Direction]:
+        source, target = self._opened()
+        if back:
+            return target, source, [pair.turned() for pair in self.pairs], "back"
+        return source, target, self.pairs, "forth"
+
+    async def _open(self, url: str, side: str) -> Side:
+        connection = connect(url, connect_timeout=self._connect_timeout, clock=self._clock)
+        try:
+            broker = await self._connections.enter_async_context(connection)
+        except DriverError as error:
+            raise _named(error, side, url) from error
+        return Side(url=redacted(url), driver=await broker.driver())
+
+    async def _listed(self, source: Side) -> dict[str, str]:
+        if not source.driver.capabilities.lists_queues:
+            msg = f"{source.url} does not list its queues: name them (--queue)"
+            raise ConfigError(msg)
+        names = list(await source.driver.queues())
+        dead = {QueueSpec(name=name).dead_letter_queue for name in names}
+        return {name: name for name in names if name not in dead}
+
+    async def _refuse_same(self, source: Side, target: Side, pair: Pair) -> None:
+        if not (isinstance(source.driver, Identified) and isinstance(target.driver, Identified)):
+            return
+        try:
+            one = await source.driver.identity(pair.source)
+            other = await target.driver.identity(pair.target)
+        except DriverError:
+            return  # whoever may not ask learns more when he moves
+        if one and one == other:
+            raise _same(f"{source.url} and {target.url}: queue {pair.source}")
+
+    @asynccontextmanager
+    async def _ledger(self, *, create: bool) -> AsyncGenerator[Ledger]:
+        source, target = self._opened()
+        ledger = Ledger(self._ledger_url, clock=self._clock)
+        record = MigrationRecord(source=source.url, target=target.url, queues=self._queues)
+        await ledger.open(record, create=create)
+        try:
+            yield ledger
+        finally:
+            await ledger.aclose()
+
+    async def _declare(self, target: Side, pairs: Sequence[Pair]) -> None:
+        differences: list[Difference] = []
+        for pair in pairs:
+            if pair.spec is not None:
+                differences += await target.driver.declare(pair.spec)
+        if differences:
+            msg = f"the queues at {target.url} differ: {'; '.join(map(str, differences))}"
+            raise QueueMismatchError(msg)
+
+    async def _require_queues(self, source: Side, target: Side, pairs: Sequence[Pair]) -> None:
+        for pair in pairs:
+            for side, name in ((source, pair.source), (target, pair.target)):
+                if pair.is_dead and side is source:
+                    continue  # a queue without one has no dead letters
+                try:
+                    await side.driver.inspect(name)
+                except QueueNotFoundError as error:
+                    msg = f"there is no queue {name} at {side.url}"
+                    raise QueueNotFoundError(msg) from error
+                except BrokerwqError:
+                    continue  # who may not count may still claim and send
+
+
+def _same(where: str) -> ConfigError:
+    return ConfigError(f"source and target are the same: {where}")
+
+
+def _named(error: DriverError, side: str, url: str) -> DriverError:
+    return type(error)(f"{side} {redacted(url)}: {error}")

@@ -1,0 +1,109 @@
+"""How both sides stand, and since when the old side is empty."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from brokerwq.driver.protocol import Certainty, Driver, QueueStats
+from brokerwq.errors import QueueNotFoundError
+from brokerwq.migrate.entry import QueueCounts
+from brokerwq.migrate.ledger import Ledger
+from brokerwq.migrate.looking import know
+from brokerwq.migrate.pair import Direction, Pair, Side
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideState:
+    """One queue on both sides.
+
+    Attributes:
+        source: Its name at the side that is to become empty.
+        target: Its name at the other.
+        is_dead: It holds dead letters.
+        old: Counts at the side that is to become empty; None where there is no such queue.
+        new: Counts at the other side.
+        counts: What the ledger says.
+        empty_for: Seconds since a look first found nothing but misfits there, with no look in
+            between that found more; None if there is something.
+        held_by_others: Whether others may hold messages there: the broker does not say.
+    """
+
+    source: str
+    target: str
+    is_dead: bool
+    old: QueueStats | None
+    new: QueueStats | None
+    counts: QueueCounts
+    empty_for: float | None
+    held_by_others: bool
+
+    def is_empty(self, settle: float) -> bool:
+        """Whether the old side is known to be empty, and has stayed so for ``settle`` seconds."""
+        return self.empty_for is not None and self.empty_for >= settle and not self.held_by_others
+
+    def objections(self, settle: float, *, leave_refused: bool, assume_idle: bool) -> list[str]:
+        """What speaks against finishing the migration."""
+        found: list[str] = []
+        if self.empty_for is None:
+            found.append(f"{self.source} is not empty at the source")
+        elif self.empty_for < settle:
+            found.append(
+                f"{self.source} is known to be empty for {self.empty_for:.0f} s, "
+                f"not yet for {settle:g} s: look again later"
+            )
+        if self.held_by_others and not assume_idle:
+            found.append(
+                f"{self.source} has consumers at the source that may hold messages: "
+                "stop the workers there first"
+            )
+        if self.counts.refused and not leave_refused:
+            found.append(f"{self.source} keeps {self.counts.refused:,} messages that do not fit")
+        return found
+
+
+async def look_at(
+    source: Side,
+    target: Side,
+    pairs: Sequence[Pair],
+    ledger: Ledger,
+    direction: Direction,
+) -> list[SideState]:
+    """Count both sides, and note in the ledger whether the old one is empty.
+
+    Raises:
+        DriverError: one of the sides cannot be asked.
+    """
+    counts = await ledger.counts(direction)
+    states: list[SideState] = []
+    for pair in pairs:
+        await know(source.driver, pair)
+        await know(target.driver, pair, at_target=True)
+        old = await _stats(source.driver, pair.source)
+        key = pair.key(direction)
+        known = counts.get(key, QueueCounts())
+        left = 0 if old is None else old.ready.value + old.leased.value + old.delayed.value
+        is_empty = left <= known.refused
+        states.append(
+            SideState(
+                source=pair.source,
+                target=pair.target,
+                is_dead=pair.is_dead,
+                old=old,
+                new=await _stats(target.driver, pair.target),
+                counts=known,
+                empty_for=await ledger.looked(direction, key, empty=is_empty),
+                # A dead-letter queue has no workers that could hold its messages unseen.
+                held_by_others=old is not None
+                and not pair.is_dead
+                and old.leased.certainty is Certainty.UNKNOWN,
+            )
+        )
+    return states
+
+
+async def _stats(driver: Driver, queue: str) -> QueueStats | None:
+    try:
+        return await driver.inspect(queue)
+    except QueueNotFoundError:
+        return None

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from brokerwq.driver.moving import Foresight, Identified, NativeRaw
+from brokerwq.message import Message
+from tests.migrate.lab import DEAD, QUEUE, Lab, made, opened
+
+TOO_LARGE = b"x" * 1_100_000
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    """A target that takes what Amazon SQS takes."""
+    return Lab(tmp_path, target=f"memory://{uuid.uuid4().hex}?like=sqs")
+
+
+def mixed(count: int, misfits: int) -> tuple[list[Message], set[str]]:
+    messages = [made(n) for n in range(count)]
+    too_large = [made(n, body=TOO_LARGE) for n in range(misfits)]
+    return [*messages[: count // 2], *too_large, *messages[count // 2 :]], {
+        message.id for message in too_large
+    }
+
+
+async def test_the_plan_names_what_does_not_fit_before_anything_moves(lab: Lab) -> None:
+    messages, misfits = mixed(300, 20)
+    await lab.declare()
+    await lab.send(messages)
+    await lab.send([made(1, body=TOO_LARGE)], queue=DEAD)
+
+    async with lab.migration() as migration:
+        plan = await migration.plan(sample=50_000)
+
+    assert {misfit.id for misfit in plan.misfits if misfit.queue == QUEUE} == misfits
+    assert sum(misfit.queue == DEAD for misfit in plan.misfits) == 1
+    assert all("takes 1048576" in misfit.reason for misfit in plan.misfits)
+    assert (plan.fits, plan.certainty) == (False, "all")
+    assert [(q.sampled, q.target_exists) for q in plan.queues] == [(320, False), (1, False)]
+    assert {d.subject for d in plan.differences if d.loses} >= {"size", "delay", "lease", "counts"}
+    assert await lab.counts(lab.source) == (320, 0, 0)
+
+
+async def test_a_sample_says_that_it_is_one(lab: Lab) -> None:
+    await lab.declare()
+    await lab.send([made(n) for n in range(100)])
+
+    async with lab.migration() as migration:
+        plan = await migration.plan(sample=10)
+
+    assert (plan.queues[0].sampled, plan.certainty) == (10, "sample")
+
+
+async def test_looking_costs_no_attempt_and_forgets_none(lab: Lab) -> None:
+    await lab.declare()
+    await lab.send([made(1, attempts=1)])
+    async with opened(lab.source) as driver:
+        consumer = await driver.consume(QUEUE, lease=60, prefetch=1)
+        await consumer.release(await consumer.claim(1, 0), [0.0])
+
+    async with lab.migration() as migration:
+        await migration.plan()
+        await migration.plan()
+
+    (delivery,) = await lab.take(lab.source)
+    assert delivery.attempt == 3
+
+
+async def test_misfits_stay_with_their_reason_and_everything_else_moves(lab: Lab) -> None:
+    messages, misfits = mixed(300, 20)
+    await lab.declare()
+    await lab.send(messages)
+
+    report = await lab.run()
+
+    lane = report.lanes[0]
+    assert (report.moved, report.refused, report.is_complete) == (300, 20, True)
+    assert lane.refused.keys() == misfits
+    assert all("takes 1048576" in reason for reason in lane.refused.values())
+    # Out of the way for a while, so that they are not claimed over and over.
+    assert await lab.counts(lab.source) == (0, 0, 20)
+    async with lab.migration() as migration:
+        (state, _) = (await migration.status()).queues
+    assert (state.counts.moved, state.counts.refused) == (300, 20)
+    assert state.empty_for is not None
+
+
+async def test_the_plan_and_the_run_agree(lab: Lab) -> None:
+    bodies = [b"", b"\xff" * 800_000, b"x" * 1_048_000, TOO_LARGE, b"a\x07b", b"fine"]
+    await lab.declare()
+    await lab.send([made(n, body=body) for n, body in enumerate(bodies)])
+
+    async with lab.migration() as migration:
+        plan = await migration.plan()
+    report = await lab.run()
+
+    foretold = {misfit.id for misfit in plan.misfits}
+    assert foretold == report.lanes[0].refused.keys()
+    assert len(foretold) == 2
+
+
+async def test_messages_from_a_wrong_clock_are_counted(lab: Lab) -> None:
+    await lab.declare()
+    ahead = datetime.now(UTC) + timedelta(minutes=5)
+    await lab.send([made(1), made(2, created_at=ahead)])
+
+    async with lab.migration() as migration:
+        plan = await migration.plan()
+
+    assert plan.queues[0].made_in_future == 1
+    assert 290 < plan.queues[0].skew <= 300
+
+
+async def test_a_message_that_cannot_be_read_stays(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    await lab.declare()
+    broken = made(1, headers={"bwq-attempts": "many"})
+    await lab.send([broken, made(2)])
+
+    report = await lab.run()
+
+    assert report.moved == 1
+    assert list(report.lanes[0].refused.values()) == ["it cannot be read: bwq-attempts='many'"]
+
+
+class _Native(dict[str, object]):
+    def untranslatable(self) -> list[str]:
+        return ["x-number", "reply_to"]
+
+
+async def test_the_adapters_offer_what_a_move_can_use(lab: Lab) -> None:
+    for url in (lab.source, lab.target):
+        async with opened(url) as driver:
+            assert isinstance(driver, Foresight)
+            assert isinstance(driver, Identified)
+    assert isinstance(_Native(), NativeRaw)

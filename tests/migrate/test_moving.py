@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from brokerwq.driver import Mark
+from brokerwq.errors import ConfigError
+from brokerwq.message import DeadLetterNote
+from tests.migrate.lab import DEAD, QUEUE, Lab, made, opened
+
+
+async def test_every_message_arrives_as_it_was(lab: Lab) -> None:
+    sent = [
+        made(n, key=f"k{n}", cause="parent", group="g", headers={"ü": "ö", "n": str(n)})
+        for n in range(250)
+    ]
+    await lab.declare()
+    await lab.send(sent)
+
+    report = await lab.run()
+
+    assert (report.moved, report.refused, report.is_complete) == (250, 0, True)
+    arrived = {d.message.id: d for d in await lab.take(lab.target)}
+    assert arrived.keys() == {message.id for message in sent}
+    for message in sent:
+        found = arrived[message.id].message
+        assert (found.body, found.headers, found.key, found.cause, found.group) == (
+            message.body,
+            message.headers,
+            message.key,
+            message.cause,
+            message.group,
+        )
+        assert found.created_at is not None
+        assert arrived[message.id].attempt == 1
+    assert await lab.counts(lab.source) == (0, 0, 0)
+
+
+async def test_attempts_add_up(lab: Lab) -> None:
+    await lab.declare()
+    await lab.send([made(1, attempts=2)])
+    async with opened(lab.source) as driver:
+        consumer = await driver.consume(QUEUE, lease=60, prefetch=1)
+        (delivery,) = await consumer.claim(1, 0)
+        assert delivery.attempt == 3
+        await consumer.release([delivery], [0.0])  # a third attempt that failed
+
+    await lab.run()
+
+    (arrived,) = await lab.take(lab.target)
+    assert arrived.attempt == 4
+    assert arrived.message.suspect  # as it was at the source: received, and not settled in peace
+
+
+async def test_what_is_put_back_for_now_is_no_suspect(lab: Lab) -> None:
+    await lab.declare()
+    await lab.send([made(1)])
+    async with opened(lab.source) as driver:
+        consumer = await driver.consume(QUEUE, lease=60, prefetch=1)
+        (delivery,) = await consumer.claim(1, 0)
+        await consumer.put_back([delivery], [0.0], [Mark.of(delivery.message)])
+
+    await lab.run()
+
+    (arrived,) = await lab.take(lab.target)
+    assert (arrived.attempt, arrived.message.suspect) == (1, False)
+
+
+async def test_delayed_messages_keep_their_time(lab: Lab) -> None:
+    await lab.declare()
+    due = datetime.now(UTC) + timedelta(hours=2)
+    await lab.send([made(1, not_before=due)])
+    await lab.send([made(2)], delay=0.4)
+    started = datetime.now(UTC)
+
+    report = await lab.run()
+
+    assert report.moved == 2
+    assert datetime.now(UTC) - started >= timedelta(seconds=0.35)
+    ready, _, delayed = await lab.counts(lab.target)
+    assert (ready, delayed) == (1, 1)
+    async with opened(lab.target) as driver:
+        stats = await driver.inspect(QUEUE)
+        assert stats.next_due is not None
+        assert 7100 < stats.next_due <= 7200
+
+
+async def test_who_does_not_wait_leaves_what_is_delayed(lab: Lab) -> None:
+    await lab.declare()
+    await lab.send([made(1)])
+    await lab.send([made(2)], delay=3600)
+
+    report = await lab.run(waits=False)
+
+    assert report.moved == 1
+    assert await lab.counts(lab.source) == (0, 0, 1)
+
+
+async def test_dead_letters_and_their_notes_come_along(lab: Lab) -> None:
+    note = DeadLetterNote(
+        reason="failed",
+        error_type="ValueError",
+        error="no",
+        digest="abc",
+        attempts=5,
+        queue=QUEUE,
+        dead_at=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+    await lab.declare()
+    await lab.send([made(1, dead=note, redrives=2)], queue=DEAD)
+    await lab.take(lab.source, DEAD)  # a look that was killed: no attempt of a dead letter
+    async with opened(lab.source) as driver:
+        await driver.purge(DEAD)
+    await lab.send([made(1, dead=note, redrives=2)], queue=DEAD)
+
+    await lab.run(waits=False)
+
+    (arrived,) = await lab.take(lab.target, DEAD)
+    assert arrived.message.dead == note
+    assert (arrived.message.redrives, arrived.message.attempts) == (2, 0)
+    assert await lab.take(lab.target) == []
+
+
+async def test_queues_can_be_renamed(lab: Lab) -> None:
+    await lab.declare()
+    await lab.send([made(1)])
+    await lab.send([made(2)], queue=DEAD)
+
+    async with lab.migration(queues={QUEUE: "new"}) as migration:
+        await migration.run(settle=0)
+
+    assert len(await lab.take(lab.target, "new")) == 1
+    assert len(await lab.take(lab.target, "new-dead")) == 1
+
+
+async def test_a_rate_is_kept(lab: Lab) -> None:
+    await lab.declare()
+    await lab.send([made(n) for n in range(60)])
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+
+    report = await lab.run(rate=100.0)
+
+    assert report.moved == 60
+    # The first message goes alone, and nothing waits after the last ones.
+    assert loop.time() - started >= 0.2
+
+
+async def test_a_mover_that_is_stopped_leaves_nothing_claimed(lab: Lab) -> None:
+    await lab.declare()
+    sent = [made(n) for n in range(500)]
+    await lab.send(sent)
+    async with lab.migration() as migration:
+        moved = asyncio.Event()
+        moving = asyncio.create_task(
+            migration.run(rate=200.0, on_progress=lambda report: report.moved > 20 and moved.set())
+        )
+        await asyncio.wait_for(moved.wait(), 20)
+        moving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await moving
+
+    ready, leased, delayed = await lab.counts(lab.source)
+    assert (leased, delayed) == (0, 0)
+    arrived = await lab.counts(lab.target)
+    assert ready + sum(arrived) == 500
+    assert all(delivery.attempt == 1 for delivery in await lab.take(lab.source))
+
+
+async def test_two_movers_share_the_work(lab: Lab) -> None:
+    sent = [made(n) for n in range(2000)]
+    await lab.declare()
+    await lab.send(sent)
+
+    reports = await asyncio.gather(lab.run(), lab.run())
+
+    assert sum(report.moved for report in reports) == 2000
+    arrived = [delivery.message.id for delivery in await lab.take(lab.target)]
+    assert sorted(arrived) == sorted(message.id for message in sent)
+
+
+async def test_a_missing_source_queue_is_an_error_and_a_missing_dead_one_is_none(
+    lab: Lab,
+) -> None:
+    with pytest.raises(Exception, match="there is no queue orders at memory"):
+        await lab.run()
+
+
+async def test_a_ledger_of_another_migration_is_refused(lab: Lab) -> None:
+    await lab.declare()
+    await lab.run()
+    other = Lab(lab.folder, target=f"sqlite:///{lab.folder}/other.db", source=lab.source)
+    await lab.send([made(1)])
+
+    with pytest.raises(ConfigError, match="belongs to another migration: memory://"):
+        await other.run()
+    with pytest.raises(ConfigError, match="the way back is: rollback memory://"):
+        await lab.turned().run()
+
+    assert await lab.counts(lab.source) == (1, 0, 0)
