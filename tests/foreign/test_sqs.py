@@ -7,8 +7,7 @@ import base64
 import gzip
 import json
 import os
-from collections.abc import AsyncGenerator, Generator
-from contextlib import ExitStack
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -16,8 +15,8 @@ import pytest
 from brokerwq import Discard, Job, Runner
 from brokerwq.clock import SYSTEM_CLOCK
 from brokerwq.errors import ConfigError, MessageTooLargeError, QueueNotFoundError
-from brokerwq.testing.servers.installation import ServerUnavailableError
-from brokerwq.testing.servers.localstack import SqsServer, localstack
+from brokerwq.testing.servers.kinds import Service
+from brokerwq.testing.servers.localstack import SqsServer
 from tests.cases.lab import Place, counts, dead_letters, declare, reasons
 from tests.foreign.deploy import rolling_deploy
 from tests.foreign.samples import poison_bodies, sample, sqs_attributes
@@ -35,19 +34,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
-@pytest.fixture(scope="session")
-def server() -> Generator[SqsServer]:
-    with ExitStack() as stack:
-        patch = stack.enter_context(pytest.MonkeyPatch.context())
-        for name, value in SqsServer(endpoint="").environment.items():
-            patch.setenv(name, value)
-        try:
-            running = stack.enter_context(localstack())
-        except ServerUnavailableError as exc:
-            if REQUIRED:
-                raise
-            pytest.skip(str(exc))
-        yield running
+@pytest.fixture
+def server(bwq_sqs_server: Service, monkeypatch: pytest.MonkeyPatch) -> SqsServer:
+    server = SqsServer(endpoint=bwq_sqs_server.address)
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    return server
 
 
 class SqsPlace(Place):
