@@ -49,7 +49,8 @@ class Lab:
 
 
 def message(body: bytes = b"body", **fields: Any) -> Message:
-    return Message(id=new_message_id(), body=body, **{"type": "t", **fields})
+    fields.setdefault("type", "t")
+    return Message(id=new_message_id(), body=body, **fields)
 
 
 @asynccontextmanager
