@@ -185,7 +185,7 @@ class StrictSqs:
             # A long poll, and any poll of a FIFO queue, just finds nothing.
             if not queue.is_fifo and not arguments.get("WaitTimeSeconds"):
                 self._require("receive_message", Refusal("OverLimit", "Too many in flight."))
-            await self._clock.sleep(min(1.0, float(arguments.get("WaitTimeSeconds", 0))))
+            await self._clock.sleep(float(arguments.get("WaitTimeSeconds", 0)))
             return {}
         asked = {**arguments}
         asked["MaxNumberOfMessages"] = min(arguments.get("MaxNumberOfMessages", 1), room)
