@@ -45,7 +45,11 @@ class Ward:
     async def run(self, fault: str) -> int:
         """Run until its end; the exit code."""
         process = self.start(fault)
-        return await asyncio.to_thread(process.wait, 60)
+        try:
+            return await asyncio.to_thread(process.wait, 60)
+        finally:
+            process.kill()
+            process.wait()
 
     def noted(self, kind: str) -> list[list[str]]:
         lines = self.file.read_text().splitlines() if self.file.exists() else []

@@ -161,6 +161,9 @@ class PostgresStore(abc.ABC):
                 await link.begin("")
                 for statement in (pg.SCHEMA_LOCK, *pg.SCHEMA):
                     await link.fetch(statement, ())
+                while (found := (await link.fetch(pg.SCHEMA_VERSION, ()))[0][0]) in pg.MIGRATIONS:
+                    for statement in pg.MIGRATIONS[found]:
+                        await link.fetch(statement, ())
                 await link.commit()
         except BaseException:
             await _drop(link)
@@ -209,10 +212,11 @@ class PostgresStore(abc.ABC):
     ) -> PostgresTransaction | Busy | None:
         """A transaction whose ``first`` statement answered a row; its id is the last but one."""
         for _ in range(_TRIES):
-            transaction = PostgresTransaction(self, await self._take(), key, owner)
+            link = await self._take()
+            transaction = PostgresTransaction(self, link, key, owner)
             try:
                 with self.translated():
-                    rows = await self.within(self._first(transaction.link, first, values))
+                    rows = await self.within(self._first(link, first, values))
             except BaseException as exc:
                 await transaction.rollback()
                 kind = kind_of(exc, self.lost)

@@ -134,7 +134,15 @@ class File:
                 raise StoreError(msg)
             for statement in rows.SCHEMA:
                 db.execute(statement)
-        elif found != rows.VERSION:
+            return
+        while found is not None and found in rows.MIGRATIONS:
+            if not self.create:
+                msg = f"the tables in {self.path} are of version {found}: run brokerwq keys init"
+                raise StoreError(msg)
+            for statement in rows.MIGRATIONS[found]:
+                db.execute(statement)
+            found = rows.version_of(db)
+        if found != rows.VERSION:
             msg = (
                 f"the tables in {self.path} are of version {found or '?'}, and this brokerwq "
                 f"knows version {rows.VERSION}: update the older one"
