@@ -102,15 +102,15 @@ class Judge:
             reason = "failed" if spent else "lost"
             note = self._note(delivery, reason, attempts=attempt - 1, now=now)
             return Verdict("dead_letter", "dead-lettered", counted=False, note=note, reason=reason)
-        if reading is not None and reading.expires is not None and reading.expires <= now:
-            return self._expired(delivery, reading.expired, now)
-        # A delay of our own, and one that another program has written into its message.
-        own, theirs = message.not_before, None if reading is None else reading.not_before
-        due = max((moment for moment in (own, theirs) if moment is not None), default=now)
-        if due > now:
-            rest = (due - now).total_seconds()
-            if due == theirs:
-                rest = min(rest, self.longest_parking)
+        due, longest = message.not_before, math.inf
+        if reading is not None:
+            if reading.expires is not None and reading.expires <= now:
+                return self._expired(delivery, reading.expired, now)
+            theirs = reading.not_before
+            if theirs is not None and (due is None or theirs > due):
+                due, longest = theirs, self.longest_parking
+        if due is not None and due > now:
+            rest = min((due - now).total_seconds(), longest)
             return self.not_started(delivery, rest, now=now)
         return None
 
