@@ -551,7 +551,7 @@ async def test_an_app_drains_its_queue_retries_and_snoozes_included(like: str) -
     async with TestApp(app, f"memory://?like={like}") as shop:
         for order in range(6):
             await place.options(group=str(order)).enqueue(order=order)
-        report = await shop.drain()
+        report = await shop.drain(include_delayed=True)
 
     assert (report.done, report.snoozed, report.dead) == (5, 1, {"failed": 1})
     # Where nothing can be returned uncounted, a snooze costs an attempt.
