@@ -14,7 +14,7 @@ from brokerwq_memory import adapter
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from brokerwq import App
+from brokerwq import App, Job, RetryPolicy, Snooze
 from brokerwq.driver import Consumer, Delivery, Driver, Mark, QueueSpec
 from brokerwq.driver.rules import rabbitmq, sqs, sqs_wire
 from brokerwq.errors import (
@@ -27,7 +27,7 @@ from brokerwq.errors import (
     UnsupportedError,
 )
 from brokerwq.message import DeadLetterNote, Message, new_message_id
-from brokerwq.testing import FakeClock
+from brokerwq.testing import FakeClock, TestApp
 
 
 class Lab:
@@ -529,3 +529,30 @@ def _answer_of_the_rabbitmq_adapter(each: Message, delay: float) -> str:
             encoded, each.body, max_body=rabbitmq.MAX_BODY, max_frame=rabbitmq.MAX_FRAME
         )
     )
+
+
+# -- an app on each ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("like", ["sqs", "sqs-fifo", "rabbitmq"])
+async def test_an_app_drains_its_queue_retries_and_snoozes_included(like: str) -> None:
+    app = App("sqs://eu-west-1/shop", retry=RetryPolicy(max_attempts=3, base=5))
+    runs: list[tuple[int, int]] = []
+
+    @app.worker("orders")
+    async def place(job: Job, *, order: int) -> None:
+        runs.append((order, job.attempt))
+        if order == 1 and runs.count((1, 1)) == 1 and job.attempt == 1:
+            raise Snooze(3600)
+        if order == 2 or (order == 3 and job.attempt < 3):
+            msg = "not yet"
+            raise ValueError(msg)
+
+    async with TestApp(app, f"memory://?like={like}") as shop:
+        for order in range(6):
+            await place.options(group=str(order)).enqueue(order=order)
+        report = await shop.drain(include_delayed=True)
+
+    assert (report.done, report.snoozed, report.dead) == (5, 1, {"failed": 1})
+    # Where nothing can be returned uncounted, a snooze costs an attempt.
+    assert max(attempt for order, attempt in runs if order == 1) == 1 + (like == "sqs-fifo")
