@@ -1,6 +1,6 @@
 """What ``once`` costs beside the bare effect, in one run for each store.
 
-    python benchmarks/idempotency.py [--items N] [--keys N] [--folder DIR] [--json]
+    python benchmarks/idempotency.py [--items N] [--keys N] [--store NAMES] [--folder DIR] [--json]
 
 The bare effect is one row, written in a transaction of its own, as durably as the store writes.
 Then the same with the record: in the same transaction, as a long job's, and beside it. They
@@ -20,8 +20,9 @@ import tempfile
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ class Lab:
     Attributes:
         store: The store.
         bare: One effect in a transaction of its own.
-        write: One effect on a transaction's connection.
+        write: One effect in a transaction.
         size: Bytes that the records take.
         is_transactional: The effect can be in the store's transaction.
         limit: Most turns and keys, of a server that is no measure.
@@ -78,9 +79,14 @@ def a_claim(retention: float = 1000.0) -> Claim:
 async def on_sqlite(folder: Path) -> AsyncGenerator[Lab]:
     store = SqliteStore(folder / "work.db")
     await store.init()
-    db = sqlite3.connect(folder / "work.db", isolation_level=None, check_same_thread=False)
+    table = "CREATE TABLE effects (n INTEGER PRIMARY KEY, text TEXT)"
+    records = sqlite3.connect(folder / "work.db", isolation_level=None)
+    records.execute(table)
+    # In a file of its own: two connections that write in turn empty each other's cache.
+    db = sqlite3.connect(folder / "bare.db", isolation_level=None, check_same_thread=False)
+    db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
-    db.execute("CREATE TABLE effects (n INTEGER PRIMARY KEY, text TEXT)")
+    db.execute(table)
     thread = ThreadPoolExecutor(1)
     loop = asyncio.get_running_loop()
     insert = "INSERT INTO effects (text) VALUES (?)"
@@ -90,47 +96,122 @@ async def on_sqlite(folder: Path) -> AsyncGenerator[Lab]:
         db.execute(insert, ("x" * 50,))
         await loop.run_in_executor(thread, db.execute, "COMMIT")
 
-    async def write(conn: sqlite3.Connection) -> None:
-        conn.execute(insert, ("x" * 50,))
+    async def write(transaction: Any) -> None:
+        transaction.conn.execute(insert, ("x" * 50,))
 
     async def size() -> int:
         sql = "SELECT sum(pgsize) FROM dbstat WHERE name LIKE 'brokerwq_key%'"
         try:
-            return int(db.execute(sql).fetchone()[0])
+            return int(records.execute(sql).fetchone()[0])
         except sqlite3.OperationalError:  # built without the dbstat table
-            db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            records.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             return (folder / "work.db").stat().st_size
 
     yield Lab(store, bare, write, size)
     await store.aclose()
+    records.close()
     db.close()
     thread.shutdown()
+
+
+INSERT = "INSERT INTO effects (text) VALUES ({})"
+TABLE = "CREATE TABLE IF NOT EXISTS effects (n bigserial PRIMARY KEY, text text)"
+
+
+_servers = ExitStack()
+
+
+@cache
+def server_url() -> str:
+    """One server for all client libraries."""
+    return _servers.enter_context(postgres()).url
 
 
 @asynccontextmanager
 async def on_asyncpg(_folder: Path) -> AsyncGenerator[Lab]:
     from brokerwq.idempotency.stores.asyncpg import AsyncpgStore, asyncpg
 
-    with postgres() as server:
-        store = AsyncpgStore(server.url)
-        await store.init()
-        pool: Any = await asyncpg.create_pool(server.url, min_size=1)
-        await pool.execute("CREATE TABLE effects (n bigserial PRIMARY KEY, text text)")
-        insert = "INSERT INTO effects (text) VALUES ($1)"
+    url = server_url()
+    pool: Any = await asyncpg.create_pool(url, min_size=1)
+    insert = INSERT.format("$1")
 
-        async def bare() -> None:
-            async with pool.acquire() as conn, conn.transaction():
-                await conn.execute(insert, "x" * 50)
-
-        async def write(conn: Any) -> None:
+    async def bare() -> None:
+        async with pool.acquire() as conn, conn.transaction():
             await conn.execute(insert, "x" * 50)
 
-        async def size() -> int:
-            return int(await pool.fetchval("SELECT pg_total_relation_size('brokerwq_key')"))
+    async def write(transaction: Any) -> None:
+        await transaction.conn.execute(insert, "x" * 50)
 
-        yield Lab(store, bare, write, size)
-        await pool.close()
-        await store.aclose()
+    async with postgres_lab(AsyncpgStore(url), pool, bare, write) as lab:
+        yield lab
+
+
+@asynccontextmanager
+async def on_psycopg(_folder: Path) -> AsyncGenerator[Lab]:
+    from brokerwq.idempotency.stores.asyncpg import asyncpg
+    from brokerwq.idempotency.stores.psycopg import PsycopgStore, psycopg
+
+    url = server_url()
+    own = await psycopg.AsyncConnection.connect(url, autocommit=True)
+    insert = INSERT.format("%s")
+
+    async def bare() -> None:
+        async with own.transaction():
+            await own.execute(insert, ("x" * 50,))
+
+    async def write(transaction: Any) -> None:
+        await transaction.conn.execute(insert, ("x" * 50,))
+
+    pool: Any = await asyncpg.create_pool(url, min_size=1)
+    async with postgres_lab(PsycopgStore(url), pool, bare, write) as lab:
+        yield lab
+    await own.close()
+
+
+@asynccontextmanager
+async def on_sqlalchemy(_folder: Path) -> AsyncGenerator[Lab]:
+    from sqlalchemy import text
+    from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+
+    from brokerwq.idempotency.stores.asyncpg import asyncpg
+    from brokerwq.idempotency.stores.sqlalchemy import SqlalchemyStore
+
+    url = server_url()
+    address = url.replace("postgresql://", "postgresql+asyncpg://")
+    engine = create_async_engine(address)
+    sessions = async_sessionmaker(engine)
+    insert = text(INSERT.format(":text"))
+
+    async def bare() -> None:
+        async with sessions.begin() as session:
+            await session.execute(insert, {"text": "x" * 50})
+
+    async def write(transaction: Any) -> None:
+        await transaction.session.execute(insert, {"text": "x" * 50})
+
+    pool: Any = await asyncpg.create_pool(url, min_size=1)
+    async with postgres_lab(SqlalchemyStore(address), pool, bare, write) as lab:
+        yield lab
+    await engine.dispose()
+
+
+@asynccontextmanager
+async def postgres_lab(
+    store: Any,
+    pool: Any,
+    bare: Callable[[], Awaitable[object]],
+    write: Callable[[Any], Awaitable[object]],
+) -> AsyncGenerator[Lab]:
+    await store.init()
+    await pool.execute(TABLE)
+    await pool.execute("TRUNCATE brokerwq_key")
+
+    async def size() -> int:
+        return int(await pool.fetchval("SELECT pg_total_relation_size('brokerwq_key')"))
+
+    yield Lab(store, bare, write, size)
+    await pool.close()
+    await store.aclose()
 
 
 @asynccontextmanager
@@ -176,7 +257,7 @@ async def on_dynamodb(folder: Path) -> AsyncGenerator[Lab]:
 
 async def transactional(lab: Lab) -> None:
     transaction = await lab.store.begin_marked(a_claim())
-    await lab.write(transaction.conn)
+    await lab.write(transaction)
     await transaction.examine()
     await transaction.commit()
 
@@ -185,7 +266,7 @@ async def lease_tx(lab: Lab) -> None:
     claim = a_claim()
     await lab.store.claim(claim)
     transaction = await lab.store.begin_completing(claim.key, claim.owner, 1000.0)
-    await lab.write(transaction.conn)
+    await lab.write(transaction)
     await transaction.examine()
     await transaction.commit()
 
@@ -212,7 +293,10 @@ async def measure(lab: Lab, items: int, keys: int) -> dict[str, float]:
     ways["marker"] = lambda: marker(lab)
     times: dict[str, list[float]] = {name: [] for name in ways}
     for n in range(items + 20):
-        for name, work in ways.items():
+        # The first of a round pays for what others did to caches meanwhile: each in its turn.
+        names = list(ways)[n % len(ways) :] + list(ways)[: n % len(ways)]
+        for name in names:
+            work = ways[name]
             taken = await milliseconds(work)
             if n >= 20:  # the first ones open connections and fill caches
                 times[name].append(taken)
@@ -272,15 +356,20 @@ async def run(options: argparse.Namespace) -> None:
     labs: dict[str, Any] = {
         "SQLite": on_sqlite,
         "PostgreSQL, asyncpg": on_asyncpg,
+        "PostgreSQL, psycopg": on_psycopg,
+        "PostgreSQL, SQLAlchemy": on_sqlalchemy,
         "Redis": on_redis,
         "DynamoDB (moto)": on_dynamodb,
     }
+    wanted = [word.lower() for word in options.store.split(",")]
     for name, lab in labs.items():
+        if not any(word in name.lower() for word in wanted):
+            continue
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
             try:
                 async with lab(Path(folder)) as opened:
                     found = await measure(opened, options.items, options.keys)
-            except (FileNotFoundError, ModuleNotFoundError, ServerUnavailableError) as exc:
+            except (FileNotFoundError, ImportError, ServerUnavailableError) as exc:
                 print(f"{name}: left out, {exc}")
                 continue
         print(json.dumps({"store": name, **found}) if options.json else shown(name, found))
@@ -291,8 +380,10 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=1000)
     parser.add_argument("--keys", type=int, default=20_000)
     parser.add_argument("--folder", default=None)
+    parser.add_argument("--store", default="", help="parts of their names, with commas")
     parser.add_argument("--json", action="store_true")
-    asyncio.run(run(parser.parse_args()))
+    with _servers:
+        asyncio.run(run(parser.parse_args()))
 
 
 if __name__ == "__main__":

@@ -274,6 +274,13 @@ def test_the_sample_projects_unit_and_behaviour_tests_pass_in_any_order(order: s
     assert float(seconds[1]) < 20
 
 
+def test_the_sample_project_has_twelve_tests_and_none_sleeps() -> None:
+    text = "".join(path.read_text() for path in (SHOP / "tests").glob("*.py"))
+
+    assert len(re.findall(r"^(?:async )?def test_", text, re.MULTILINE)) == 12
+    assert "sleep" not in text
+
+
 @pytest.mark.slow
 @pytest.mark.server
 def test_the_sample_project_passes_on_both_servers_shared_by_two_processes() -> None:

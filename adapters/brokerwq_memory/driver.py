@@ -141,7 +141,7 @@ class MemoryDriver:
         with self._space.locked():
             found = self._space.queue(queue)
             now = self._clock.now()
-            if found.shown is None or now - found.shown[0] >= self._space.like.counts_age:
+            if found.shown is None or now - found.shown[0] >= self._space.lag:
                 found.advance(now)
                 found.shown = now, self._count(found, now)
             return found.shown[1]

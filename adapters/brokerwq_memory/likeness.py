@@ -30,9 +30,6 @@ DEFAULT_LEASE: Final = 60.0
 SQS_DEFAULT_LEASE: Final = 30.0
 SQS_MAX_WAIT: Final = 10
 """Seconds of one long poll; the adapter's default."""
-SQS_COUNTS_AGE: Final = 3.0
-"""Seconds for which counts stay as they were. The service lags by up to a minute; more than
-``drain`` waits by default would make it stop too early, as it may there."""
 
 _MAX_NAME_BYTES: Final = 255
 _MAX_RABBIT_LEASE: Final = rabbitmq.max_lease_of(rabbitmq.CONSUMER_TIMEOUT)
@@ -58,7 +55,6 @@ class Likeness:
         copies: Whether a release is a copy, from the delay and the time that the receive has.
         unacked: How long a message stays unacked where the connection is the lease.
         copy_delay: The longest delay of what is put back by copy.
-        counts_age: How old counts may be.
         retention: For how long it keeps what a queue is asked to keep so long.
         cannot_list: The answer where ``lists_queues`` is false.
         buries_expired: Whether what is too old becomes a dead letter.
@@ -80,7 +76,6 @@ class Likeness:
     copies: Callable[[float, float], bool]
     unacked: float = math.inf
     copy_delay: float = math.inf
-    counts_age: float = 0.0
     retention: Callable[[float | None], float]
     cannot_list: Callable[[], UnsupportedError] = rabbitmq.cannot_list
     buries_expired: bool = False
@@ -294,7 +289,6 @@ _SQS: Final = Likeness(
     copies=lambda delay, left: delay > left,
     copy_delay=sqs.MAX_DELAY,
     retention=_sqs_retention,
-    counts_age=SQS_COUNTS_AGE,
 )
 
 _SQS_FIFO: Final = replace(
@@ -340,7 +334,7 @@ def _rabbit_refusal(_: str, message: Message, delay: float) -> DriverError | Non
     if delay > rabbitmq.LONGEST_DELAY:
         return rabbitmq.delay_refusal(delay)
     try:
-        properties = rabbitmq.properties_size(message)
+        properties = rabbitmq.properties_size(message, delay)
     except MessageRefusedError as exc:
         return exc
     return rabbitmq.size_refusal(properties, len(message.body))

@@ -292,12 +292,14 @@ class Space:
 
     Args:
         like: Whom it behaves like; None is itself.
+        lag: Seconds for which counts stay as they were told last.
     """
 
-    __slots__ = ("_lock", "_pid", "_tickets", "like", "queues")
+    __slots__ = ("_lock", "_pid", "_tickets", "lag", "like", "queues")
 
-    def __init__(self, like: Likeness | None = None) -> None:
+    def __init__(self, like: Likeness | None = None, *, lag: float = 0.0) -> None:
         self.like: Likeness = likeness_of("") if like is None else like
+        self.lag: float = lag
         self.queues: dict[str, Queue] = {}
         self._lock = threading.Lock()
         self._pid = 0

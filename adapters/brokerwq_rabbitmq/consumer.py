@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 
 from brokerwq.clock import Clock
 from brokerwq.driver import Delivery, Mark, Results
+from brokerwq.driver.rules.rabbitmq import cannot_extend
 from brokerwq.durations import positive_seconds, seconds_of
-from brokerwq.errors import CannotExtendError, DriverError, LeaseLostError
+from brokerwq.errors import DriverError, LeaseLostError
 from brokerwq.message import DeadLetterNote, Message
 from brokerwq_rabbitmq import wire
 from brokerwq_rabbitmq.copies import Copier
@@ -122,11 +123,7 @@ class RabbitConsumer:
             if not item.held.is_ours:
                 results[item.nth] = _lost(item.delivery)
             elif now + seconds > item.held.arrived_at + limit:
-                results[item.nth] = CannotExtendError(
-                    f"RabbitMQ leaves a message unacked for {self._intake.consumer_timeout:g} s "
-                    f"(consumer_timeout); {limit:g} of them can be used",
-                    limit=limit,
-                )
+                results[item.nth] = cannot_extend(self._intake.consumer_timeout, limit)
         return results
 
     async def release(self, deliveries: Sequence[Delivery], delays: Sequence[float], /) -> Results:

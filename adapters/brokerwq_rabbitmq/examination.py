@@ -58,10 +58,12 @@ async def caveats(spec: QueueSpec, control: Control, *, has_levels: bool) -> lis
             f"dead letters are rejected to exchange {via!r}, without a note; RabbitMQ drops them "
             "if the queue has no such dead-letter exchange, or nothing is bound to it"
         )
+    elif spec.on_dead == "hold":
+        found.append("what would be a dead letter is held here")
     elif not await control.exists(spec.dead_letter_queue):
         found.append(
-            f"{spec.dead_letter_queue} does not exist: a dead letter stays in {spec.name}, is "
-            "tried again and keeps the runner from being ready"
+            f"{spec.dead_letter_queue} does not exist: no runner starts without it, unless told "
+            'on_dead="hold"'
         )
     return found
 

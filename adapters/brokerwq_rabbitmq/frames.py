@@ -225,6 +225,14 @@ def _arrival(data: bytes, at: int) -> Arrival:
     )
 
 
+class _Writer(asyncio.StreamWriter):
+    # What a lost connection can no longer take, asyncio drops too, but with a warning for each
+    # piece after the first few: a sender has hundreds under way.
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if not self.is_closing():
+            super().write(data)
+
+
 class Transport(TransportFactory):
     """Opens one connection, and gives those who watch it a hand on the stream.
 
@@ -250,7 +258,7 @@ class Transport(TransportFactory):
             lambda: protocol, url.host or "", url.port or 0, ssl=self._context
         )
         self.reader = reader
-        self._writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+        self._writer = _Writer(transport, protocol, reader, loop)
         return reader, self._writer
 
     def settle(self, channel: int, how: Settle, tags: Iterable[int]) -> None:

@@ -18,6 +18,7 @@ from brokerwq import envelope
 from brokerwq.driver import Mark
 from brokerwq.driver.rules.rabbitmq import (
     AS_PROPERTY,
+    DUE,
     MAX_SHORT_BYTES,
     PACKED,
     check_header,
@@ -42,8 +43,6 @@ from brokerwq_rabbitmq.table import (
 )
 
 FOREIGN: Final = "bwq"
-DUE: Final = "bwq-due"
-"""When a message that a delay queue held back may be handed out; wall clock, milliseconds."""
 
 _COUNT: Final = "x-delivery-count"
 _KEPT_ASIDE: Final = {"CC": "cc", "expiration": "expiration", "user_id": "user-id"}

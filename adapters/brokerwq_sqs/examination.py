@@ -32,9 +32,14 @@ async def examine(spec: QueueSpec, queues: Queues) -> list[Finding]:
     """Look at the queue of ``spec``, its dead-letter queue, and say what they need."""
     dead_name = spec.dead_letter_queue
     found, findings = await _look(spec, spec.name, queues)
-    dead, more = await _look(spec, dead_name, queues)
+    holds = spec.on_dead == "hold"
+    dead, more = (None, []) if holds else await _look(spec, dead_name, queues)
     findings += more
-    differences = differences_of(spec, found or None, dead or None, queues)
+    differences = [
+        difference
+        for difference in differences_of(spec, found or None, dead or None, queues)
+        if not (holds and difference.property == "dead_letter")
+    ]
     for name, attributes in ((spec.name, found), (dead_name, dead)):
         if attributes is None:
             continue

@@ -34,8 +34,8 @@ class Skip:
 class Admission(Protocol):
     """The right to run a handler for one message, until it is finished or abandoned.
 
-    Exactly one of ``finish`` and ``abandon`` is called, once, and is never cancelled; after
-    each ``again`` that was granted they may be called anew.
+    One of ``finish`` and ``abandon`` is called, and is never cancelled; ``abandon`` also after a
+    ``finish`` of which the attempt failed, and both anew after an ``again`` that was granted.
     """
 
     @property

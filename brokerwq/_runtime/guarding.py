@@ -114,6 +114,7 @@ async def _conclude(
         except Exception as error:
             if await admission.again(error):
                 return Concluded(Retry(), error, again=True)
+            await admission.abandon(Retry(), is_last=attempt.is_last(Retry()))
             raise
     cause = attempt.repeatable(outcome)
     if cause is not None and await admission.again(cause):

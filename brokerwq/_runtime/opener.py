@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
@@ -18,11 +19,12 @@ from brokerwq._runtime.settler import Settler
 from brokerwq._runtime.strangers import Strangers
 from brokerwq._runtime.verdict import Judge
 from brokerwq.clock import move_on_after
-from brokerwq.driver.capabilities import Capabilities
+from brokerwq.driver.capabilities import Capabilities, Lease
 from brokerwq.driver.protocol import QueueSpec
 from brokerwq.errors import DriverError
 
 _CLOSE_PATIENCE = 3.0
+_PARKING = 5.0
 _QUIESCE_PATIENCE = 30.0
 """Seconds; polls that are under way are waited for."""
 
@@ -144,7 +146,7 @@ class Opener:
             strangers=Strangers(routes),
             keeper=keeper,
             settler=settler,
-            judge=Judge(capabilities, plan.unknown_after),
+            judge=Judge(capabilities, plan.unknown_after, _longest_parking(spec, capabilities)),
             store_up=self._store_up if any(route.guard for route in routes) else None,
         )
         if batch is not None:
@@ -153,6 +155,12 @@ class Opener:
             lane.gate.set()
         self._lanes[keeper] = lane
         return lane
+
+
+def _longest_parking(spec: QueueSpec, capabilities: Capabilities) -> float:
+    # A queue of somebody else's has no delay queues beside it: what is put back there is held.
+    holds = capabilities.lease is Lease.CONNECTION and spec.declare == "never"
+    return _PARKING if holds else math.inf
 
 
 def _by_type(routes: Sequence[Route]) -> Mapping[str, Route]:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -73,10 +74,13 @@ class Judge:
     Attributes:
         capabilities: The broker's.
         unknown_after: Seconds after which a message of unknown type is given up on.
+        longest_parking: Seconds for which a message that is not for now may be put back at
+            most; where a broker has no other way than to hold it, it keeps others out.
     """
 
     capabilities: Capabilities
     unknown_after: float
+    longest_parking: float = math.inf
 
     # -- before the handler ---------------------------------------------------------------
 
@@ -98,13 +102,16 @@ class Judge:
             reason = "failed" if spent else "lost"
             note = self._note(delivery, reason, attempts=attempt - 1, now=now)
             return Verdict("dead_letter", "dead-lettered", counted=False, note=note, reason=reason)
-        if reading is not None and reading.expires is not None and reading.expires <= now:
-            return self._expired(delivery, reading.expired, now)
-        # A delay of our own, and one that another program has written into its message.
-        own, theirs = message.not_before, None if reading is None else reading.not_before
-        due = max((moment for moment in (own, theirs) if moment is not None), default=now)
-        if due > now:
-            return self.not_started(delivery, (due - now).total_seconds(), now=now)
+        due, longest = message.not_before, math.inf
+        if reading is not None:
+            if reading.expires is not None and reading.expires <= now:
+                return self._expired(delivery, reading.expired, now)
+            theirs = reading.not_before
+            if theirs is not None and (due is None or theirs > due):
+                due, longest = theirs, self.longest_parking
+        if due is not None and due > now:
+            rest = min((due - now).total_seconds(), longest)
+            return self.not_started(delivery, rest, now=now)
         return None
 
     def _expired(self, delivery: Delivery, expired: Expired, now: datetime) -> Verdict:
@@ -152,7 +159,7 @@ class Judge:
         if verdict.counted:
             spent = max(spent, max_attempts)
         mark = replace(_uncounted(delivery), attempts=spent)
-        delay = min(pause, self.capabilities.max_release_delay)
+        delay = min(pause, self.longest_parking, self.capabilities.max_release_delay)
         return Verdict("put_back", "held", verdict.counted, delay, mark, reason=verdict.reason)
 
     def not_started(self, delivery: Delivery, delay: float, *, now: datetime) -> Verdict:

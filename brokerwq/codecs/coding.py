@@ -23,6 +23,8 @@ MAX_UNPACKED_BYTES: Final = 16 * 1024 * 1024
 CONTENT_TYPE: Final = "content-type"
 CONTENT_ENCODING: Final = "content-encoding"
 
+_MOST_BRACKETS: Final = 1_000_000
+"""In a packed body: an empty list takes twenty times its text in memory."""
 _MOST_CODINGS: Final = 4
 _MOST_MEMBERS: Final = 16
 _LZMA_MEMORY: Final = 64 * 1024 * 1024
@@ -81,6 +83,7 @@ def as_utf8(body: bytes, content_type: str, content_encoding: str) -> bytes:
     if len(codings) > _MOST_CODINGS:
         msg = f"the body has {len(codings)} content encodings; the limit is {_MOST_CODINGS}"
         raise EnvelopeError(msg)
+    packed = body
     for coding in reversed(codings):
         name = coding.strip()
         unpack = _UNPACKERS.get(name)
@@ -89,7 +92,8 @@ def as_utf8(body: bytes, content_type: str, content_encoding: str) -> bytes:
         elif name not in _NOTHING:
             charset = charset or name
             _ = _known_charset(name)  # or it is a coding that we do not know
-    return _recoded(body, charset) if charset else body
+    text = _recoded(body, charset) if charset else body
+    return text if body is packed else _sparse(text)
 
 
 def decompressed(body: bytes, compression: str) -> bytes:
@@ -108,7 +112,15 @@ def decompressed(body: bytes, compression: str) -> bytes:
     if unpack is None:
         msg = f"compression {compression!r:.50} is not known here"
         raise EnvelopeError(msg)
-    return unpack(body)
+    return _sparse(unpack(body))
+
+
+def _sparse(body: bytes) -> bytes:
+    """``body``, if as JSON it would not be a bomb of another kind."""
+    if len(body) > _MOST_BRACKETS and body.count(b"[") + body.count(b"{") > _MOST_BRACKETS:
+        msg = f"the body unpacks to more than {_MOST_BRACKETS} lists and objects"
+        raise EnvelopeError(msg)
+    return body
 
 
 def unbase64(text: bytes, what: str) -> bytes:

@@ -354,18 +354,8 @@ class LeaseTxAdmission(_InTransaction, _Leased):
             await self.begin_open()
         except LeaseLostError:
             return await self._desk.reconsidered(self._claim)
-        try:
-            await self._commit(answer, children)
-        except Exception as exc:
-            if not self._may_repeat(exc):
-                await self._release()
-            raise
+        await self._commit(answer, children)
         return None
-
-    async def _release(self) -> None:
-        """Let the next attempt begin at once; a record that was completed stays so."""
-        with suppress(StoreError):
-            await self._desk.store.release(self._claim.key, self._claim.owner)
 
     async def abandon(self, outcome: Outcome, /, *, is_last: bool) -> Skip | None:
         """See ``Admission.abandon``."""

@@ -122,7 +122,7 @@ class TestApp:
         self.app: App = app
         self.clock: FakeClock = FakeClock() if clock is None else clock
         self.patience: float = PATIENCE
-        self._recorder = Recorder()
+        self._recorder = Recorder(self.clock)
         self._watch = Watch(app)
         changes = Changes(
             clock=self.clock, telemetry=self._watch, driver=_wrapped(self._recorder, driver)

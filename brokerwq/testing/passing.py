@@ -10,24 +10,27 @@ from typing import NamedTuple
 
 from brokerwq._runtime.route import Route
 from brokerwq.app import App
+from brokerwq.broker import Broker
 from brokerwq.clock import SYSTEM_CLOCK
-from brokerwq.driver.protocol import QueueStats
 from brokerwq.reports import RunReport
 from brokerwq.runner import Runner
 from brokerwq.testing.clock import FakeClock
-from brokerwq.testing.recorder import Recorder
+from brokerwq.testing.recorder import Recorder, Seen
 from brokerwq.testing.watch import LONG_PATIENCE, Watch
 
 _STEP = 0.001
 _LAST_MOMENT = 0.2
+_FORGOTTEN_SECONDS = 86_400.0
+"""Of the fake clock: what is ready for so long, and is not run, has been removed by the broker,
+or is for somebody else."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Passage:
     """One stretch of time with a runner at work.
 
-    The queues must be counted exactly: that nothing is ready or leased is how it is known that
-    time may leap.
+    That nothing is ready or leased is how it is known that time may leap: a broker that counts
+    exactly is asked for it, another one is known by what went in and out.
 
     Attributes:
         app: Whose workers run.
@@ -76,11 +79,11 @@ class Passage:
             left = self.until - self.clock.now()
             due = self._due(stats)
             if left <= 0 or (due == math.inf and left == math.inf):
-                return sum(each.delayed.value for each in stats)
+                return sum(each.delayed for each in stats)
             self.clock.advance(max(0.0, min(due, left)))
         return 0
 
-    def _due(self, stats: Sequence[QueueStats]) -> float:
+    def _due(self, stats: Sequence[Seen]) -> float:
         """Seconds until the next message is due; infinite where none is to be waited for."""
         soonest = math.inf
         for queue, each in zip(self.queues, stats, strict=True):
@@ -91,12 +94,13 @@ class Passage:
                 soonest = min(soonest, each.next_due)
         return soonest
 
-    async def _rest(self, running: asyncio.Future[RunReport]) -> Sequence[QueueStats]:
+    async def _rest(self, running: asyncio.Future[RunReport]) -> Sequence[Seen]:
         """Wait until nothing runs and nothing is ready.
 
         What waits for the clock is helped by a step of it, as long as the stretch lasts.
         """
         before: _Look | None = None
+        since = self.clock.now()
         while True:
             await self.clock.settle()
             stats, look = await self._look()
@@ -104,23 +108,38 @@ class Passage:
                 return stats
             # Twice, since a job may have sent to one queue while another was looked at.
             is_new, before = look != before, look
+            if is_new:
+                since = self.clock.now()
             if is_new and not look.is_busy:
                 continue
-            if await self.clock.stirs(self._quiet(look), running, self._sign):
+            quiet = self._quiet(look)
+            if quiet > 0 and await self.clock.stirs(quiet, running, self._sign):
                 continue
-            if not self._step():
+            is_forgotten = not look.running and self.clock.now() - since > _FORGOTTEN_SECONDS
+            if is_forgotten or not self._step():
                 return stats
 
     def _sign(self) -> object:
         return self.watch.changes, len(self.recorder.sent)
 
-    async def _look(self) -> tuple[Sequence[QueueStats], _Look]:
+    async def _look(self) -> tuple[Sequence[Seen], _Look]:
         await self.app.relay_outbox()
-        stats = [await self.app.broker().inspect(queue) for queue in self.queues]
+        broker = self.app.broker()
+        stats = [await self._seen(broker, queue) for queue in self.queues]
         return stats, _Look(
             running=self.watch.running,
-            waiting=tuple(each.ready.value + each.leased.value for each in stats),
+            waiting=tuple(each.busy for each in stats),
             sent=len(self.recorder.sent),
+        )
+
+    async def _seen(self, broker: Broker, queue: str) -> Seen:
+        if not broker.capabilities.exact_stats:
+            return self.recorder.seen(queue)
+        stats = await broker.inspect(queue)
+        return Seen(
+            busy=stats.ready.value + stats.leased.value,
+            delayed=stats.delayed.value,
+            next_due=stats.next_due,
         )
 
     def _quiet(self, look: _Look) -> float:

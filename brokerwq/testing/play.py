@@ -169,7 +169,7 @@ class _Stage:
 
     def patience(self) -> float:
         """Seconds of the machine's time for which the clock stands still now."""
-        asking = [process.asking_since for process in self._processes if process.asking]
+        asking = [process.gate.asking_since for process in self._processes if process.gate.asking]
         if asking:
             may_be_blocked = any(run.is_held or run.left_behind for run in self.played.runs)
             limit = _KEPT_OUT if may_be_blocked else _THREAD_PATIENCE
@@ -215,7 +215,7 @@ class _Stage:
             while not await self._is_done():
                 await self._go_on()
                 progress = sum(len(run.points) + run.is_over for run in self.played.runs)
-                asking = any(process.asking for process in self._processes)
+                asking = any(process.gate.asking for process in self._processes)
                 if progress != before or not (self._running() or asking):
                     moved_at, before = clock.now(), progress
                 if clock.now() > moved_at + _BURIAL and await self.played.bury():

@@ -3,59 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Any
 
 from brokerwq._runtime.engine import Engine
-from brokerwq._runtime.guard import Admission, Guard, Skip
-from brokerwq._runtime.plan import Plan
+from brokerwq._runtime.plan import Plan, Site
 from brokerwq._runtime.route import Route
 from brokerwq.app import App
-from brokerwq.clock import SYSTEM_CLOCK
 from brokerwq.driver.protocol import Consumer, Delivery, Driver, Mark, QueueSpec, Results
 from brokerwq.errors import BrokerwqError, ConnectionLostError, LeaseLostError, ThrottledError
-from brokerwq.job import Child, Job
+from brokerwq.job import Child
 from brokerwq.message import DeadLetterNote
-from brokerwq.outcomes import Outcome, Retry
 from brokerwq.testing.faults import Faults, FaultyConsumer, FaultyDriver
+from brokerwq.testing.gates import Gate, GatedAdmission, GatedGuard
 from brokerwq.testing.mishap import Mishap
 from brokerwq.testing.stepping import Run
 
 GRACE = 0.0
 _SLOTS = 1
-
-
-class Gate:
-    """Between a process and the world: open, frozen, or shut for good."""
-
-    def __init__(self) -> None:
-        self.state: Literal["open", "frozen", "dead"] = "open"
-        self._changed = asyncio.Event()
-
-    def set(self, state: Literal["open", "frozen", "dead"]) -> None:
-        """Change the state."""
-        self.state = state
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
-
-    async def passed(self) -> None:
-        """Wait while it is frozen.
-
-        Raises:
-            ConnectionLostError: it is shut.
-        """
-        while self.state == "frozen":
-            await self._changed.wait()
-        if self.state == "dead":
-            msg = "this process is dead"
-            raise ConnectionLostError(msg)
-
-    async def closed(self) -> None:
-        """Wait until it is not open."""
-        while self.state == "open":
-            await self._changed.wait()
 
 
 class Process:
@@ -72,8 +39,6 @@ class Process:
         gate: Between it and the world.
         run: The latest run of the worker.
         settles: How many messages it has done with.
-        asking: How many calls to the store are under way.
-        asking_since: Since when, by the machine's clock.
         dead_letters: Why messages were given up on.
         failure: What ended it before its time.
     """
@@ -90,8 +55,6 @@ class Process:
         self.gate: Gate = Gate()
         self.run: Run | None = None
         self.settles = 0
-        self.asking = 0
-        self.asking_since = 0.0
         self.dead_letters: list[DeadLetterNote] = []
         self.failure: BaseException | None = None
         self._app = app
@@ -99,13 +62,13 @@ class Process:
         self._settled = settled
         self._is_async = route.is_async
         self._call = route.call
-        self._admission: _GatedAdmission | None = None
+        self._admission: GatedAdmission | None = None
         self._lingering: set[asyncio.Task[object]] = set()
-        guard = None if route.guard is None else _GatedGuard(route.guard, self)
+        guard = None if route.guard is None else GatedGuard(route.guard, self.gate, self.admitted)
         played = replace(route, call=self._played, is_async=True, guard=guard)
         self._engine = Engine(
             Plan(
-                build=lambda: _ProcessDriver(app.build_driver(), self),
+                sites=[Site(build=lambda: _ProcessDriver(app.build_driver(), self))],
                 queues=[(spec, [played])],
                 slots=_SLOTS,
                 grace=GRACE,
@@ -205,18 +168,7 @@ class Process:
         run.struck = is_it
         return mishap if is_it else None
 
-    @contextmanager
-    def asking_the_store(self) -> Generator[None]:
-        """The store is asked within the block, which takes the machine's time."""
-        if not self.asking:
-            self.asking_since = SYSTEM_CLOCK.now()
-        self.asking += 1
-        try:
-            yield
-        finally:
-            self.asking -= 1
-
-    def admitted(self, admission: _GatedAdmission) -> None:
+    def admitted(self, admission: GatedAdmission) -> None:
         """The guard has let a run in."""
         self._admission = admission
 
@@ -336,77 +288,3 @@ class _ProcessConsumer(FaultyConsumer):
         results = await self.inner.dead_letter(deliveries, notes)
         self._process.settled(len(deliveries), notes)
         return results
-
-
-class _GatedGuard:
-    """A guard whose store a frozen process cannot reach. Satisfies ``Guard``."""
-
-    def __init__(self, inner: Guard, process: Process) -> None:
-        self._inner = inner
-        self._process = process
-
-    @property
-    def longest_wait(self) -> float:
-        return self._inner.longest_wait
-
-    async def check(self) -> None:
-        with self._process.asking_the_store():
-            await self._inner.check()
-
-    async def aclose(self) -> None:
-        """Nothing: the other processes are on this loop, too; the app frees the store."""
-
-    async def admit(self, job: Job, payload: object, lease: float, /) -> Admission | Skip:
-        await self._process.gate.passed()
-        with self._process.asking_the_store():
-            admitted = await self._inner.admit(job, payload, lease)
-        if isinstance(admitted, Skip):
-            return admitted
-        gated = _GatedAdmission(admitted, self._process)
-        self._process.admitted(gated)
-        return cast("Admission", gated)  # by __getattr__ it has all that one has
-
-
-class _GatedAdmission:
-    """Satisfies ``Admission``."""
-
-    def __init__(self, inner: Admission, process: Process) -> None:
-        self._inner = inner
-        self._process = process
-        self._is_over = False
-
-    @property
-    def takes_children(self) -> bool:
-        return self._inner.takes_children
-
-    @property
-    def needs_extending(self) -> bool:
-        return self._inner.needs_extending
-
-    async def extend(self, seconds: float, /) -> bool:
-        await self._process.gate.passed()
-        with self._process.asking_the_store():
-            return await self._inner.extend(seconds)
-
-    async def finish(self, answer: object, children: Sequence[Child], /) -> Skip | None:
-        await self._process.gate.passed()
-        self._is_over = True
-        with self._process.asking_the_store():
-            return await self._inner.finish(answer, children)
-
-    async def abandon(self, outcome: Outcome, /, *, is_last: bool) -> Skip | None:
-        # Not even a frozen process is waited for: its server ends the transaction for it.
-        if self._is_over:
-            return None
-        self._is_over = True
-        with self._process.asking_the_store():
-            return await self._inner.abandon(outcome, is_last=is_last)
-
-    def __getattr__(self, name: str) -> Any:
-        """Whatever else an admission may be asked for."""
-        return getattr(self._inner, name)
-
-    async def give_up(self) -> None:
-        """The process is gone."""
-        with suppress(Exception):
-            await self.abandon(Retry(), is_last=False)

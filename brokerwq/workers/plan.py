@@ -86,7 +86,7 @@ class Plan:
         if reads_only(self.options.codec):
             msg = (
                 f"worker {self.name} runs the messages of another program, which alone can send "
-                f"them; for your own: app.worker(QUEUE)({self.fn.__name__})"
+                f"them; for your own: app.worker(QUEUE)({self.fn.__name__}.fn)"
             )
             raise ConfigError(msg)
         body = self.codec.encode(payload)

@@ -37,12 +37,14 @@ from brokerwq.testing.servers.rabbitmq import (
 T = TypeVar("T")
 NAMES: dict[Release, str] = {"3.10": "rabbitmq", "4.0": "rabbitmq-4.0", "4.3": "rabbitmq-4"}
 """What BROKERWQ_REQUIRE calls them."""
+_USUAL = "3.10,4.0,4.3" if os.environ.get("CAMPAIGN") == "full" else "3.10"
 RELEASES: tuple[Release, ...] = tuple(
     release
     for release in NAMES
-    if release in os.environ.get("BROKERWQ_TEST_RABBITMQ", "3.10").split(",")
+    if release in os.environ.get("BROKERWQ_TEST_RABBITMQ", _USUAL).split(",")
 )
-"""Those that are tested: 3.10, unless BROKERWQ_TEST_RABBITMQ lists others."""
+"""Those that are tested: 3.10, and all in a full campaign, unless BROKERWQ_TEST_RABBITMQ lists
+others."""
 PATIENCE = 15.0
 
 

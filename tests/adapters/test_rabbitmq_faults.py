@@ -160,6 +160,25 @@ async def test_tls_with_the_right_authority_works(tls_node: tuple[RabbitNode, in
             await driver.inspect("nothing")
 
 
+async def test_a_certificate_can_be_the_whole_identity(
+    tls_node: tuple[RabbitNode, int, Path],
+) -> None:
+    node, port, authority = tls_node
+    url = f"amqps://localhost:{port}/"
+    options = {
+        "cafile": authority,
+        "certfile": authority.with_name("cert.pem"),
+        "keyfile": authority.with_name("key.pem"),
+        "auth": "external",
+    }
+
+    error = await refusal(url, **options)
+    assert isinstance(error, AuthenticationError)
+    await Lab(node).add_users("local", {"host": (".*", ".*", ".*")})  # the name in it
+    async with opened(url, **options):
+        pass
+
+
 async def test_a_certificate_for_another_name_is_refused(
     tls_node: tuple[RabbitNode, int, Path],
 ) -> None:

@@ -154,6 +154,7 @@ async def test_the_end_in_the_middle_of_a_frame_is_an_error() -> None:
         (Settle.ACK_UP_TO, commands.Basic.Ack(7, multiple=True)),
         (Settle.REJECT, commands.Basic.Reject(7, requeue=True)),
         (Settle.NACK, commands.Basic.Nack(7, multiple=False, requeue=True)),
+        (Settle.GIVE_UP, commands.Basic.Reject(7, requeue=False)),
     ],
 )
 async def test_settles_are_written_as_the_library_would(
@@ -177,3 +178,23 @@ async def test_settles_are_written_as_the_library_would(
         writer.close()
         with pytest.raises(ConnectionError):
             transport.settle(3, how, [7])
+
+
+async def test_what_a_lost_connection_cannot_take_is_dropped_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    from yarl import URL
+
+    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        _, writer = await Transport(None, Time()).create(URL(f"amqp://127.0.0.1:{port}"))
+        while not writer.is_closing():
+            writer.write(HEARTBEAT)
+            await asyncio.sleep(0.01)
+        for _ in range(100):
+            writer.write(HEARTBEAT)
+
+    assert not caplog.records

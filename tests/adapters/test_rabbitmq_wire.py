@@ -14,6 +14,8 @@ from brokerwq.driver import Delivery, Mark
 from brokerwq.message import DeadLetterNote, Message
 from tests.adapters.rabbit import RELEASES, Lab, claim, opened, server_or_skip, some
 
+pytestmark = pytest.mark.slow
+
 NOTE = DeadLetterNote(reason="failed", attempts=3, error="boom")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import uuid
 from collections.abc import AsyncGenerator, Callable
@@ -20,11 +21,12 @@ import pytest
 
 from brokerwq.idempotency import open_store
 from brokerwq.testing.servers.postgres import program
+from brokerwq.testing.servers.redis import redis
 from tests.chaos.campaign import Found, Setting, run_campaign
 from tests.chaos.reports import part_of_whole, sums
-from tests.idempotency.dynamodb import dynamodb_server, table_name
+from tests.idempotency.dynamodb_lab import dynamodb_server, table_name
 from tests.idempotency.postgres import postgres_schema
-from tests.idempotency.redis import redis_url
+from tests.idempotency.redis_lab import redis_url
 
 Read: TypeAlias = Callable[[], list[tuple[int, int]]]
 FULL = os.environ.get("CAMPAIGN") == "full"
@@ -142,6 +144,37 @@ async def test_a_marker_in_another_store_loses_nothing_either(tmp_path: Path, ki
 
     assert (found.lost, found.left, found.dead, found.fences_fall) == (0, 0, 0, 0)
     assert found.extra <= 2 * (found.kills + found.freezes)
+
+
+async def test_a_store_that_dies_again_and_again_costs_neither_keys_nor_messages(
+    tmp_path: Path,
+) -> None:
+    await asyncio.to_thread(redis_url)  # skips where there is none
+    deaths = 0
+    with redis(appendfsync="always") as server:
+        await made_ready(server.url)
+
+        async def kill_it() -> None:
+            nonlocal deaths
+            while True:
+                await asyncio.sleep(2.0)
+                await asyncio.to_thread(server.stop, by=signal.SIGKILL)
+                deaths += 1
+                await asyncio.sleep(0.5)
+                await asyncio.to_thread(server.start)
+
+        killing = asyncio.create_task(kill_it())
+        try:
+            found = await campaign(tmp_path, "marker", 1, store=server.url, faults_every=0.3)
+        finally:
+            killing.cancel()
+            await asyncio.gather(killing, return_exceptions=True)
+    print(f"the store was killed {deaths} times")
+
+    assert deaths > 0
+    assert (found.lost, found.left, found.dead, found.fences_fall) == (0, 0, 0, 0)
+    # In each slot of every runner there may be an effect whose record cannot be written.
+    assert found.extra <= 2 * (found.kills + found.freezes) + 8 * deaths
 
 
 @asynccontextmanager

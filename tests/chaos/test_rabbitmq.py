@@ -316,6 +316,32 @@ async def test_nothing_is_lost_when_the_broker_is_killed_twice(node: RabbitNode)
     assert stream.confirmed == set(range(count)) == set(stream.done)
 
 
+async def test_a_backoff_outlasts_a_restart_of_the_broker(node: RabbitNode) -> None:
+    at: list[float] = []
+    async with App(node.url) as app:
+
+        @app.worker("waits", retry=RetryPolicy(max_attempts=2, base=4.0, jitter="none"))
+        async def work(n: int) -> None:
+            at.append(time.monotonic())
+            raise ValueError(n)
+
+        runner = Runner(app, "waits", log=False)
+        task = asyncio.create_task(runner.run(handle_signals=False))
+        await work.enqueue(1)
+
+        async def has_run(times: int) -> bool:
+            return len(at) == times
+
+        await until(lambda: has_run(1), 20, "the first attempt")
+        await asyncio.sleep(1.0)
+        await asyncio.to_thread(node.restart)
+        await until(lambda: has_run(2), 30, "the second attempt")
+        runner.stop()
+        await asyncio.wait_for(task, 30)
+    assert at[1] - at[0] >= 4.0
+    assert await dead(node.url, "waits") == 1
+
+
 async def test_nothing_is_lost_when_a_leader_dies(release: Release) -> None:
     count = 10_000
     try:

@@ -11,11 +11,12 @@ from typing import ClassVar
 import pytest
 
 from brokerwq.driver import Driver
-from brokerwq.testing import Harness
+from brokerwq.testing import Harness, Verdict, select
 from brokerwq.testing.pytest_suite import ConformanceSuite
-from brokerwq.testing.servers.installation import ServerUnavailableError
-from brokerwq.testing.servers.localstack import SqsServer, localstack
+from brokerwq.testing.servers.kinds import Service
+from brokerwq.testing.servers.localstack import SqsServer
 from brokerwq.testing.servers.moto import moto
+from brokerwq.testing.side_by_side import side_by_side
 from brokerwq.testing.sqs_proxy import SqsProxy, sqs_proxy
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -49,16 +50,10 @@ def sdk_environment(stack: ExitStack) -> None:
 
 
 @pytest.fixture(scope="module")
-def localstack_proxy() -> Generator[SqsProxy]:
+def localstack_proxy(bwq_sqs_server: Service) -> Generator[SqsProxy]:
     with ExitStack() as stack:
         sdk_environment(stack)
-        try:
-            server = stack.enter_context(localstack())
-        except ServerUnavailableError as exc:
-            if "sqs" in os.environ.get("BROKERWQ_REQUIRE", "").split(","):
-                raise
-            pytest.skip(str(exc))
-        yield stack.enter_context(sqs_proxy(server.endpoint))
+        yield stack.enter_context(sqs_proxy(bwq_sqs_server.address))
 
 
 @pytest.fixture(scope="module")
@@ -114,4 +109,16 @@ class TestStandardQueuesOnMoto(ConformanceSuite):
 
     @pytest.fixture
     def harness(self, moto_proxy: SqsProxy) -> Harness:
-        return harness_of(moto_proxy)
+        # By a client as strict as AWS, which lets nothing through that moto would take by mistake.
+        return harness_of(moto_proxy, clients="brokerwq.testing.sqs_strict:clients")
+
+
+def test_what_localstack_cannot_show_of_fifo_queues_moto_does(moto_proxy: SqsProxy) -> None:
+    checks = select(TestFifoQueuesOnLocalStack.known_failures)
+
+    with side_by_side(harness_of(moto_proxy, fifo="true"), checks, at_once=AT_ONCE) as running:
+        results = [running.result(check) for check in checks]
+
+    assert len(results) == 5
+    assert {result.check.name: result.reason for result in results if result.error} == {}
+    assert {result.verdict for result in results} == {Verdict.PASSED}

@@ -96,6 +96,20 @@ def test_a_bomb_is_refused_before_it_goes_off(pack: Callable[[bytes], bytes], co
     assert most < 3 * MAX_UNPACKED_BYTES
 
 
+def test_a_bomb_of_empty_lists_is_refused_before_it_is_parsed() -> None:
+    body = b"[" + b"[]," * (MAX_UNPACKED_BYTES // 4) + b"[]]"
+
+    with pytest.raises(EnvelopeError, match="lists and objects"):
+        as_utf8(gzip.compress(body, 1), "", "gzip")
+    packed = Message(
+        id="",
+        body=zlib.compress(b"[" + body + b",{},{}]", 1),
+        headers={"task": "t", "compression": "application/x-gzip"},
+    )
+    with pytest.raises(EnvelopeError, match="lists and objects"):
+        CeleryCodec().read(packed)
+
+
 def test_what_just_fits_is_taken() -> None:
     body = b" " * (MAX_UNPACKED_BYTES - len(BODY)) + BODY
 

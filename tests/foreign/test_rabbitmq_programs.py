@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from collections.abc import AsyncGenerator, Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -95,46 +99,61 @@ async def test_celerys_own_tasks_are_run(lab: Lab, place: Place) -> None:
     assert dict(report.dead) == {"decode": 2}
 
 
+PROJECT = """
+import celery, os, pathlib
+app = celery.Celery("proj", broker=os.environ["BROKER"])
+app.conf.update(task_default_queue=os.environ["QUEUE"])
+@app.task(name="proj.old")
+def old(n):
+    pathlib.Path(f"old-{n}").touch()
+"""
+
+
 async def test_one_task_moves_over_while_celery_itself_runs_the_rest(
-    lab: Lab, place: Place
+    lab: Lab, place: Place, tmp_path: Path
 ) -> None:
     queue = lab.name()
     await make(lab, f"{queue}-dead")
-    ran_there: list[int] = []
-    ran_here: list[int] = []
-    theirs = celery_app(lab.url, queue, worker_send_task_events=False)
-
-    def run_old(n: int) -> None:
-        ran_there.append(n)
-
-    old = theirs.task(name="proj.old")(run_old)
     app = place.app()
+    seen: list[int] = []
 
     @app.worker(queue, codec="celery", foreign=True, name="proj.new", on_unknown="leave")
     async def new(n: int) -> None:
-        ran_here.append(n)
+        seen.append(n)
 
     def send() -> None:
-        for n in range(3):
-            old.delay(n)
-            theirs.send_task("proj.new", (n,))
+        with celery_app(lab.url, queue) as producer:
+            for n in range(3):
+                producer.send_task("proj.old", (n,))
+                producer.send_task("proj.new", (n,))
 
     await asyncio.to_thread(send)
     async with place.running(app):
-        await place.until(lambda: len(ran_here) == 3)
-        assert ran_there == []
-        with celery_worker(theirs):
-            await place.until(lambda: len(ran_there) == 3)
+        await place.until(lambda: len(seen) == 3)
+        with celery_worker(tmp_path, lab.url, queue):
+            await place.until(lambda: len(list(tmp_path.glob("old-*"))) == 3)
 
-    assert sorted(ran_here) == sorted(ran_there) == [0, 1, 2]
+    assert sorted(seen) == [0, 1, 2]
     assert await lab.ready(f"{queue}-dead") == 0
 
 
 @contextmanager
-def celery_worker(app: Any) -> Generator[None]:
-    testing: Any = pytest.importorskip("celery.contrib.testing.worker")
-    with testing.start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=20):
+def celery_worker(folder: Path, url: str, queue: str) -> Generator[None]:
+    """Celery's own worker, in a process of its own."""
+    (folder / "proj.py").write_text(PROJECT)
+    quiet = ("--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "WARNING")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "celery", "-A", "proj", "worker", "-P", "solo", *quiet],
+        cwd=folder,
+        env={**os.environ, "BROKER": url, "QUEUE": queue, "C_FORCE_ROOT": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
         yield
+    finally:
+        process.kill()  # when asked to stop it takes ten seconds
+        process.wait(10)
 
 
 async def test_dramatiqs_own_messages_are_run(lab: Lab, place: Place) -> None:

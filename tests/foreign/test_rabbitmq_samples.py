@@ -13,11 +13,13 @@ from pamqp.commands import Basic
 
 from brokerwq import App, Job, Message
 from brokerwq.codecs import Arguments, Reading
+from brokerwq.dead_letters import DeadLetters
 from brokerwq.driver import Delivery
 from brokerwq.events import JobEnded
 from tests.adapters.rabbit import Lab, claim, eventually, server_or_skip
 from tests.adapters.test_rabbitmq_wire import Wire
-from tests.cases.lab import Place
+from tests.cases.lab import Place, declare, send_raw
+from tests.foreign.deploy import rolling_deploy
 from tests.foreign.samples import Since, amqp_properties, poison_bodies, sample
 
 pytestmark = pytest.mark.slow
@@ -77,6 +79,30 @@ async def test_celery_keeps_its_time_and_its_headers(lab: Lab, place: Place) -> 
     async with place.running(app):
         await place.until(lambda: seen)
     assert seen == [(expect["args"], expect["kwargs"], 1)]
+
+
+async def test_tasks_that_are_far_off_do_not_keep_others_out(lab: Lab, place: Place) -> None:
+    found = sample("celery.amqp.json")
+    queue = await theirs(lab)
+    place.clock = Since("2026-09-21T10:00:00+00:00")  # four hours too early
+    app = place.app()
+    seen: list[int] = []
+
+    @app.worker(queue, codec="celery", foreign=True, name="now")
+    async def now(n: int) -> None:
+        seen.append(n)
+
+    @app.worker(queue, codec="celery", foreign=True, name=found["expect"]["task"])
+    async def later(*, order: int, currency: str, locale: str) -> None:
+        raise AssertionError((order, currency, locale))
+
+    await publish(lab, queue, found)
+    at_once = {**found, "headers": {"task": ["S", "now"]}, "body": "[[1],{},{}]"}
+    await publish(lab, queue, at_once)
+    async with place.running(app, slots=1):
+        await place.until(lambda: seen)
+    assert seen == [1]
+    assert await lab.ready(queue) == 1
 
 
 async def test_an_expired_task_is_dropped_and_counted(lab: Lab, place: Place) -> None:
@@ -279,3 +305,68 @@ async def test_a_packed_body_is_unpacked_as_its_properties_say(lab: Lab, place: 
         await eventually(lambda: lab.ready(f"{queue}-dead"), 1)
         await place.until(lambda: seen)
     assert seen == ["Ærø"]
+
+
+async def test_poison_with_our_own_type_dies_the_same_way_on_a_queue_of_our_own(
+    lab: Lab, place: Place
+) -> None:
+    bodies = poison_bodies()
+    queue = lab.name()
+    app = place.app()
+    seen: list[int] = []
+
+    @app.worker(queue, name="take")
+    async def take(*, n: int) -> None:
+        seen.append(n)
+
+    await declare(app, queue)
+    await send_raw(
+        app, queue, *(Message(id=name, type="take", body=body) for name, body in bodies.items())
+    )
+    await take.enqueue(n=1)
+    async with place.running(app, slots=2) as running:
+        await place.until(lambda: seen)
+        await eventually(lambda: lab.ready(f"{queue}-dead"), len(bodies))
+        report = await running.stop()
+
+    assert seen == [1]
+    assert dict(report.dead) == {"decode": len(bodies)}
+    found = await look(app, f"{queue}-dead", len(bodies))
+    assert {each.message.id: each.message.body for each in found} == bodies
+
+
+async def test_a_task_that_is_sent_back_from_the_dead_letters_runs_as_it_was_sent(
+    lab: Lab, place: Place
+) -> None:
+    found = sample("airflow.amqp.json")
+    queue = await theirs(lab)
+    bad, good = place.app(), place.app()
+    name = found["headers"]["task"][1]
+    seen: list[Any] = []
+
+    @bad.worker(queue, codec="celery", foreign=True, name=name)
+    async def refuse(number: int) -> None:
+        raise AssertionError(number)
+
+    @good.worker(queue, codec="celery", foreign=True, name=name)
+    async def execute_command(job: Job, command: list[str]) -> None:
+        raw: Any = job.raw
+        assert raw["headers"] == native_headers(found)
+        seen.append((job.id, job.attempt, job.message.redrives, command))
+
+    await publish(lab, queue, found)
+    async with place.running(bad):
+        await eventually(lambda: lab.ready(f"{queue}-dead"), 1)
+    driver = await good.broker().driver()
+    report = await DeadLetters(driver, queue).redrive()
+    assert report.done == 1
+    async with place.running(good):
+        await place.until(lambda: seen)
+
+    assert seen == [(found["properties"]["correlation_id"], 1, 1, found["expect"]["args_0"])]
+
+
+async def test_a_rolling_deploy_drops_nothing(
+    lab: Lab, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rolling_deploy(place, lab.name(), monkeypatch)

@@ -7,8 +7,7 @@ import base64
 import gzip
 import json
 import os
-from collections.abc import AsyncGenerator, Generator
-from contextlib import ExitStack
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -16,9 +15,10 @@ import pytest
 from brokerwq import Discard, Job, Runner
 from brokerwq.clock import SYSTEM_CLOCK
 from brokerwq.errors import ConfigError, MessageTooLargeError, QueueNotFoundError
-from brokerwq.testing.servers.installation import ServerUnavailableError
-from brokerwq.testing.servers.localstack import SqsServer, localstack
+from brokerwq.testing.servers.kinds import Service
+from brokerwq.testing.servers.localstack import SqsServer
 from tests.cases.lab import Place, counts, dead_letters, declare, reasons
+from tests.foreign.deploy import rolling_deploy
 from tests.foreign.samples import poison_bodies, sample, sqs_attributes
 
 REQUIRED = "sqs" in os.environ.get("BROKERWQ_REQUIRE", "").split(",")
@@ -34,19 +34,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
-@pytest.fixture(scope="session")
-def server() -> Generator[SqsServer]:
-    with ExitStack() as stack:
-        patch = stack.enter_context(pytest.MonkeyPatch.context())
-        for name, value in SqsServer(endpoint="").environment.items():
-            patch.setenv(name, value)
-        try:
-            running = stack.enter_context(localstack())
-        except ServerUnavailableError as exc:
-            if REQUIRED:
-                raise
-            pytest.skip(str(exc))
-        yield running
+@pytest.fixture
+def server(bwq_sqs_server: Service, monkeypatch: pytest.MonkeyPatch) -> SqsServer:
+    server = SqsServer(endpoint=bwq_sqs_server.address)
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    return server
 
 
 class SqsPlace(Place):
@@ -369,3 +362,9 @@ async def test_a_queue_without_a_dead_letter_queue_is_refused_unless_told_to_hol
 
     ready, leased, delayed, _ = await counts(patient, "q")
     assert ready + leased + delayed == 1
+
+
+async def test_a_rolling_deploy_drops_nothing(
+    place: SqsPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rolling_deploy(place, "q", monkeypatch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import subprocess
 import uuid
@@ -34,6 +35,7 @@ class Library:
     """A client library: its store, and how handlers and users write with it.
 
     Attributes:
+        name: Its key in ``LIBRARIES``, without blanks.
         open: A store on a URL.
         write: One row, as a handler writes it.
         run: One statement, as a handler runs it.
@@ -42,6 +44,7 @@ class Library:
         habits: See ``Work``.
     """
 
+    name: str
     open: Callable[[str], Any]
     write: Callable[[Any, int], Any]
     run: Callable[[Any, str], Any]
@@ -157,13 +160,15 @@ def open_sqlalchemy(driver: str) -> Callable[[str], Store]:
         from brokerwq.idempotency.stores.sqlalchemy import SqlalchemyStore
 
         engine = engine_of(dsn, driver)
+        home = asyncio._get_running_loop()
 
         class Disposing(SqlalchemyStore):
-            """It leaves the user's engine to the user; who is nobody else here."""
+            """It leaves the user's engine to the user, who is nobody else here."""
 
             async def aclose(self) -> None:
                 await super().aclose()
-                await engine.dispose()
+                if asyncio.get_running_loop() is home:
+                    await engine.dispose()
 
         return Disposing(engine)
 
@@ -247,8 +252,9 @@ SQLALCHEMY_HABITS: dict[str, Habit] = {
 }
 
 LIBRARIES: dict[str, Library] = {
-    "asyncpg": Library(open_asyncpg, write_asyncpg, run_asyncpg, own_asyncpg),
+    "asyncpg": Library("asyncpg", open_asyncpg, write_asyncpg, run_asyncpg, own_asyncpg),
     "psycopg": Library(
+        "psycopg",
         open_psycopg,
         write_psycopg,
         run_asyncpg,
@@ -257,6 +263,7 @@ LIBRARIES: dict[str, Library] = {
         habits={"commit": commit, "rollback": rollback},
     ),
     "sqlalchemy, asyncpg": Library(
+        "sqlalchemy+asyncpg",
         open_sqlalchemy("asyncpg"),
         write_sqlalchemy,
         run_sqlalchemy,
@@ -265,6 +272,7 @@ LIBRARIES: dict[str, Library] = {
         habits=SQLALCHEMY_HABITS,
     ),
     "sqlalchemy, psycopg": Library(
+        "sqlalchemy+psycopg",
         open_sqlalchemy("psycopg"),
         write_sqlalchemy,
         run_sqlalchemy,
@@ -379,6 +387,7 @@ async def bench_of(library: Library) -> AsyncGenerator[StoreBench]:
                 outdate=outdate,
                 outage=outage,
                 work=_work(library, dsn, proxy),
+                where=f"{library.name} {dsn}",
             )
         finally:
             for each in opened:

@@ -168,6 +168,7 @@ async def sqlite(folder: Path) -> AsyncGenerator[StoreBench]:
             bare=bare,
             outdate=outdate,
             work=sqlite_work(path),
+            where=f"sqlite {path}",
         )
     finally:
         for each in opened:

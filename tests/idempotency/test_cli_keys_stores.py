@@ -13,8 +13,8 @@ from brokerwq.cli import main
 from brokerwq.idempotency import open_store
 from brokerwq.testing.stores import a_claim
 from tests.cli.stock import Answer
-from tests.idempotency.dynamodb import dynamodb_server, table_name
-from tests.idempotency.redis import redis_url
+from tests.idempotency.dynamodb_lab import dynamodb_server, table_name
+from tests.idempotency.redis_lab import redis_url
 
 
 def in_redis() -> str:

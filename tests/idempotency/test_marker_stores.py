@@ -21,9 +21,9 @@ from brokerwq.events import MarkerTrouble, StoreReached, StoreUnreachable
 from brokerwq.idempotency import Record, State
 from brokerwq.testing.stores import StoreBench, a_claim
 from tests.cases.lab import Place, counts, dead_letters, declare, send_raw, sqlite
-from tests.idempotency.dynamodb import dynamodb_bench
+from tests.idempotency.dynamodb_lab import dynamodb_bench
 from tests.idempotency.lab import RETRY
-from tests.idempotency.redis import redis_bench
+from tests.idempotency.redis_lab import redis_bench
 
 BENCHES: dict[str, Callable[[], AbstractAsyncContextManager[StoreBench]]] = {
     "redis": redis_bench,

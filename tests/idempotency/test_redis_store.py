@@ -7,7 +7,7 @@ import re
 import signal
 import uuid
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,7 +23,7 @@ from brokerwq.testing.stores import OpenBench, a_claim
 from brokerwq.testing.stores.pytest_suite import StoreConformanceSuite
 from tests.cases.lab import Place, counts, sqlite
 from tests.idempotency.lab import RETRY
-from tests.idempotency.redis import redis_bench, redis_url
+from tests.idempotency.redis_lab import redis_bench, redis_url
 
 pytest.importorskip("redis")
 
@@ -155,6 +155,9 @@ async def test_a_server_that_came_back_empty_is_not_taken_for_a_new_one() -> Non
             running.start()
 
             # Without its being asked anything: the client has connected anew by itself.
+            # Some versions of redis-py tell first that they were cut off.
+            with suppress(StoreUnavailableError):
+                pytest.fail(f"it was answered: {await store.claim(a_claim(1))}")
             with pytest.raises(StoreUnavailableError, match="lost its records"):
                 await store.claim(a_claim(1))
             with pytest.raises(StoreError, match="keys init") as caught:
@@ -276,7 +279,7 @@ async def test_records_in_a_cluster_of_one_node() -> None:
     with server(cluster_enabled="yes") as running:
         native: Any = redis_asyncio.Redis.from_url(running.url)
         await native.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-        while "ok" not in str(await native.execute_command("CLUSTER INFO")):
+        while not re.search(r"state\W+ok", str(await native.execute_command("CLUSTER INFO"))):
             await asyncio.sleep(0.02)
         await native.aclose()
 

@@ -14,7 +14,8 @@ from typing import ParamSpec, TypeVar, assert_type
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from brokerwq import App, Done, Job, Next, Once, Outcome, RetryPolicy, SendReport, Tx
+from brokerwq import App, Done, Job, Message, Next, Once, Outcome, RetryPolicy, SendReport, Tx
+from brokerwq.codecs import Arguments, DramatiqCodec, Reading
 from brokerwq.workers.worker import Call, KeywordWorker, PayloadWorker
 
 app = App("memory://")
@@ -103,6 +104,23 @@ async def union(event: Image | Point) -> None: ...
 
 @app.worker("orders", codec="json", foreign=True)
 async def anything(order: dict[str, object]) -> None: ...
+
+
+class Legacy:
+    def read(self, message: Message, /) -> Reading:
+        return Reading(body=message.body)
+
+
+@app.worker("tasks", codec="celery", foreign=True, name="a.b", on_unknown="leave", on_dead="hold")
+async def task(*, order: int) -> None: ...
+
+
+@app.worker("actors", codec=DramatiqCodec(expired="discard"), foreign=True, name="*")
+async def actor(job: Job, call: Arguments) -> None: ...
+
+
+@app.worker("legacy", codec=Legacy(), foreign=True)
+async def legacy(order: dict[str, object]) -> None: ...
 
 
 @guarded.worker("q", once="marker", key="key", key_version=2)

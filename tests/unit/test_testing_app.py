@@ -204,18 +204,20 @@ async def test_another_lifespan_takes_the_place_of_the_apps_own(shop: Shop) -> N
     assert shop.log[0][0] == "fake 7"
 
 
-async def test_days_of_snoozing_take_no_time(shop: Shop) -> None:
+@pytest.mark.parametrize("like", ["", "?like=rabbitmq", "?like=sqs", "?like=sqs-fifo"])
+async def test_days_of_snoozing_take_no_time_on_any_broker(shop: Shop, like: str) -> None:
     @shop.app.worker("reminders")
     async def remind(number: int) -> None:
         shop.log.append((f"asked {number}", shop.app.clock.now() - 1000))
         if len(shop.log) < 4:
             raise Snooze(43200)
 
-    with TestApp(shop.app) as tested:
+    with TestApp(shop.app, f"memory://{like}") as tested:
         await remind.enqueue(1)
+        assert (await tested.drain()).left_delayed == 1
         report = await tested.drain(include_delayed=True)
 
-    assert (report.done, report.snoozed) == (1, 3)
+    assert (report.done, report.snoozed) == (1, 2)
     assert [round(at / 43200) for _, at in shop.log] == [0, 1, 2, 3]
 
 
@@ -225,3 +227,13 @@ def test_a_program_without_a_loop_is_tested_too(shop: Shop) -> None:
         report = asyncio.run(tested.drain())
 
     assert report.done == 1
+
+
+async def test_what_nobody_will_run_is_left_alone(shop: Shop) -> None:
+    async with TestApp(shop.app) as tested:
+        await shop.app.broker().declare(shop.app.queue_specs()[0])
+        await shop.app.broker().send("mails", b"", type="unheard-of")
+        report = await tested.advance(600)
+
+        assert (report.done, tested.clock.now()) == (0, 1600.0)
+        assert (await tested.drain(include_delayed=True)).dead == {"unknown-type": 1}

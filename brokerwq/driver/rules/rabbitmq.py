@@ -38,6 +38,8 @@ MAX_SHORT_BYTES: Final = 255
 
 PACKED: Final = "bwq-headers"
 """Headers of the sender's own whose names the broker would take for its own, as JSON."""
+DUE: Final = "bwq-due"
+"""When a message that a delay queue held back may be handed out; wall clock, milliseconds."""
 AS_PROPERTY: Final = {
     envelope.ID: "message_id",
     envelope.TYPE: "type",
@@ -45,6 +47,7 @@ AS_PROPERTY: Final = {
 }
 
 _ID_BYTES: Final = 36
+_DUE_DIGITS: Final = 13  # until the year 2286
 # A content header is one frame and cannot be split.
 _FRAME_OVERHEAD: Final = 64
 # What the broker writes into a message, and what makes it send more copies elsewhere. Such a
@@ -130,13 +133,15 @@ def utf8(text: str) -> bytes:
         raise MessageRefusedError(msg) from exc
 
 
-def properties_size(message: Message) -> int:
-    """Bytes of the properties of ``message``, headers included.
+def properties_size(message: Message, delay: float = 0.0) -> int:
+    """Bytes of the properties of ``message``, headers included, on its way to be so delayed.
 
     Raises:
         MessageRefusedError: a header cannot be carried.
     """
     headers = envelope.encode(message)
+    if delay > 0 and delay > level_for(delay):
+        headers[DUE] = "0" * _DUE_DIGITS
     size = 3  # flags and delivery mode
     for name in AS_PROPERTY:
         data = utf8(headers.get(name, ""))

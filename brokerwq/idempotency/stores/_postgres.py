@@ -16,6 +16,8 @@ from brokerwq.idempotency.record import Claim, Record, State
 from brokerwq.idempotency.store import Outgoing
 
 VERSION: Final = "1"
+MIGRATIONS: Final[Mapping[str, Sequence[str]]] = {}
+"""From an older version to the next one; the last statement of each notes the version."""
 
 SCHEMA: Final[Sequence[str]] = (
     "CREATE TABLE IF NOT EXISTS brokerwq_meta (name text PRIMARY KEY, value text NOT NULL)",
@@ -105,16 +107,31 @@ LIST: Final = (
 )
 _OURS: Final = "WHERE key = $1 AND owner = $2 AND state = 1"
 EXTEND: Final = f"UPDATE brokerwq_key SET lease_until = {_in_seconds('$3')} {_OURS} RETURNING 1"
+
+
+def _kept(parameter: str) -> str:
+    """When a record expires; as the claim has said where that is the same within a hundredth.
+
+    A row whose indexed columns stay as they are is updated in its page, and no index grows.
+    """
+    margin = f"make_interval(secs => least({parameter}::float8 / 100, 3600))"
+    until = _in_seconds(parameter)
+    return (
+        f"CASE WHEN expires_at BETWEEN {until} - {margin} AND {until} THEN expires_at "
+        f"ELSE {until} END"
+    )
+
+
 FINISH: Final = f"""
 WITH done AS (
-    UPDATE brokerwq_key SET state = $3, result = $5, expires_at = {_in_seconds("$4")} {_OURS}
+    UPDATE brokerwq_key SET state = $3, result = $5, expires_at = {_kept("$4")} {_OURS}
     RETURNING 1
 )
 SELECT 1 FROM done UNION ALL
 SELECT 1 FROM brokerwq_key WHERE key = $1 AND owner = $2 AND state = $3
 """
 COMPLETE_FIRST: Final = f"""
-UPDATE brokerwq_key SET state = 2, expires_at = {_in_seconds("$3")} {_OURS}
+UPDATE brokerwq_key SET state = 2, expires_at = {_kept("$3")} {_OURS}
 RETURNING pg_current_xact_id()::text, set_config('lock_timeout', '0', true)
 """
 RELEASE: Final = f"UPDATE brokerwq_key SET owner = '', lease_until = {_NOW} {_OURS} RETURNING 1"
@@ -128,7 +145,10 @@ DELETE FROM brokerwq_key WHERE key IN (
 """
 GUARD: Final = "SELECT pg_current_xact_id_if_assigned()::text"
 MARKED: Final = "SELECT 1 FROM brokerwq_key WHERE key = $1 AND owner = $2 AND state = 2"
-SCHEMA_VERSION: Final = "SELECT value FROM brokerwq_meta WHERE name = 'schema'"
+SCHEMA_VERSION: Final = (
+    "SELECT value FROM brokerwq_meta WHERE name = 'schema' "
+    "AND NOT EXISTS (SELECT FROM brokerwq_key, brokerwq_outbox WHERE false)"
+)
 PUT_OUT: Final = (
     "INSERT INTO brokerwq_outbox (queue, due_at, headers, body) "
     f"VALUES ($1, {_in_seconds('$2')}, $3, $4)"
@@ -236,6 +256,9 @@ def check_version(found: str | None) -> None:
     """
     if found is None:
         msg = "the database has no tables of brokerwq: run brokerwq keys init"
+        raise StoreError(msg)
+    if found in MIGRATIONS:
+        msg = f"the tables are of version {found}: run brokerwq keys init"
         raise StoreError(msg)
     if found != VERSION:
         msg = (

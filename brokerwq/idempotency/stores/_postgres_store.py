@@ -17,6 +17,7 @@ from brokerwq.errors import StoreError, StoreUnavailableError
 from brokerwq.idempotency.record import Answer, Busy, Claim, Claimed, Record, State, refusal
 from brokerwq.idempotency.store import SendAll, Transaction
 from brokerwq.idempotency.stores import _postgres as pg
+from brokerwq.idempotency.stores._lasting import LastingError
 from brokerwq.idempotency.stores._postgres_errors import Translated, kind_of
 from brokerwq.idempotency.stores._postgres_link import Link, Pool, Rows
 from brokerwq.idempotency.stores._postgres_transaction import PostgresTransaction
@@ -79,6 +80,8 @@ class PostgresStore(abc.ABC):
         except StoreError as exc:
             if kind_of(exc, self.lost) == "tables":
                 pg.check_version(None)
+            if isinstance(exc, LastingError):
+                raise StoreError(str(exc)) from exc
             raise
         pg.check_version(rows[0][0] if rows else None)
 
@@ -161,6 +164,9 @@ class PostgresStore(abc.ABC):
                 await link.begin("")
                 for statement in (pg.SCHEMA_LOCK, *pg.SCHEMA):
                     await link.fetch(statement, ())
+                while (found := (await link.fetch(pg.SCHEMA_VERSION, ()))[0][0]) in pg.MIGRATIONS:
+                    for statement in pg.MIGRATIONS[found]:
+                        await link.fetch(statement, ())
                 await link.commit()
         except BaseException:
             await _drop(link)
@@ -209,10 +215,11 @@ class PostgresStore(abc.ABC):
     ) -> PostgresTransaction | Busy | None:
         """A transaction whose ``first`` statement answered a row; its id is the last but one."""
         for _ in range(_TRIES):
-            transaction = PostgresTransaction(self, await self._take(), key, owner)
+            link = await self._take()
+            transaction = PostgresTransaction(self, link, key, owner)
             try:
                 with self.translated():
-                    rows = await self.within(self._first(transaction.link, first, values))
+                    rows = await self.within(self._first(link, first, values))
             except BaseException as exc:
                 await transaction.rollback()
                 kind = kind_of(exc, self.lost)

@@ -68,34 +68,64 @@ class AsyncpgStore(PostgresStore):
 
     async def _open_pool(self, *, is_first: bool) -> Pool:
         if self._given is not None and is_first:
-            return _Pool(self._given, is_borrowed=True)
+            return _Pool(self._given, None)
+        used: set[int] = set()
+
+        async def reset(connection: Any) -> None:
+            # A statement of ours leaves nothing behind; a handler may have.
+            pid = connection.get_server_pid()
+            if pid in used:
+                used.discard(pid)
+                await connection.execute(connection.get_reset_query())
+
         opened = await asyncpg.create_pool(
             self._dsn,
             min_size=0,
             max_size=self._connections,
             timeout=5.0,
+            reset=reset,
             server_settings=pg.session_settings(self._idle),
         )
-        return _Pool(opened, is_borrowed=False)
+        return _Pool(opened, used)
 
 
 class _Pool:
-    """See ``_postgres_link.Pool``."""
+    """See ``_postgres_link.Pool``.
 
-    def __init__(self, pool: Any, *, is_borrowed: bool) -> None:
+    Args:
+        pool: Of asyncpg.
+        used: Sessions that a handler has had, by the server's number; None for the user's pool.
+    """
+
+    def __init__(self, pool: Any, used: set[int] | None) -> None:
         self._pool = pool
-        self._is_borrowed = is_borrowed
+        self._used = used
+        self._leaving: set[asyncio.Task[Any]] = set()
 
     async def take(self) -> Link:
         connection = await self._pool.acquire(timeout=POOL_SECONDS)
-        return AsyncpgLink(connection, self._pool, is_borrowed=self._is_borrowed)
+        if self._used is not None:
+            self._used.add(connection.get_server_pid())
+        return AsyncpgLink(connection, self._release, is_borrowed=self._used is None)
 
     async def fetch(self, statement: str, values: Sequence[Any], /) -> Rows:
         rows: Rows = await self._pool.fetch(statement, *values)
         return rows
 
+    async def _release(self, connection: Any) -> None:
+        """Hand ``connection`` back; nobody waits for its reset, which is one more round trip."""
+        task = asyncio.ensure_future(self._pool.release(connection))
+        self._leaving.add(task)
+        task.add_done_callback(self._left)
+
+    def _left(self, task: asyncio.Task[Any]) -> None:
+        self._leaving.discard(task)
+        if not task.cancelled():
+            task.exception()  # the connection was lost and has left by itself
+
     async def aclose(self) -> None:
-        if self._is_borrowed:
+        await asyncio.gather(*self._leaving, return_exceptions=True)
+        if self._used is None:
             return
         try:
             await asyncio.wait_for(self._pool.close(), 5.0)
@@ -104,12 +134,12 @@ class _Pool:
 
 
 class AsyncpgLink:
-    """See ``_postgres_link.Link``; without a ``pool`` it is somebody else's connection."""
+    """See ``_postgres_link.Link``; without ``release`` it is somebody else's connection."""
 
-    def __init__(self, connection: Any, pool: Any = None, *, is_borrowed: bool = False) -> None:
+    def __init__(self, connection: Any, release: Any = None, *, is_borrowed: bool = False) -> None:
         self.native: Any = connection
         self.is_borrowed = is_borrowed
-        self._pool = pool
+        self._release = release
         self._transaction: Any = None
 
     @property
@@ -168,5 +198,5 @@ class AsyncpgLink:
         with suppress(Exception):  # lost by itself
             if not is_sound or self.native.is_in_transaction():
                 self.native.terminate()
-        if self._pool is not None:
-            await self._pool.release(self.native)
+        if self._release is not None:
+            await self._release(self.native)

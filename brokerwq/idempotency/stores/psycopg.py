@@ -161,11 +161,13 @@ def _is_alive(connection: Any) -> bool:
         return False
 
 
+def _cursor(connection: Any) -> Any:
+    """One that takes placeholders as the server has them, and makes rows of our own kind."""
+    return psycopg.AsyncRawCursor(connection, row_factory=_tuple_row)
+
+
 async def _rows(connection: Any, statement: str, values: Sequence[Any]) -> Rows:
-    # The cursor that takes placeholders as the server has them; rows of our own kind, whatever
-    # the user's connection makes of them.
-    cursor = psycopg.AsyncRawCursor(connection, row_factory=_tuple_row)
-    async with cursor:
+    async with _cursor(connection) as cursor:
         await cursor.execute(statement, values or None)
         rows: Rows = await cursor.fetchall() if cursor.description else ()
         return rows
@@ -202,7 +204,8 @@ class PsycopgLink:
         self._transaction = self.native.transaction()
         await self._transaction.__aenter__()
         if settings:
-            await self.fetch(settings, ())
+            async with _cursor(self.native) as cursor:
+                await cursor.execute(settings)
 
     async def fetch(self, statement: str, values: Sequence[Any], /) -> Rows:
         """See ``Link.fetch``."""

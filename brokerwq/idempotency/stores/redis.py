@@ -49,6 +49,11 @@ _PASSING_WORDS: Final = (
     *("OOM", "MISCONF", "READONLY", "LOADING", "BUSY", "NOREPLICAS"),
     *("MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN"),
 )
+# redis-py has classes for some of them, more in newer versions, and cuts the first word off.
+_PASSING_CLASSES: Final = (
+    *("OutOfMemoryError", "ReadOnlyError", "BusyLoadingError"),
+    *("MasterDownError", "ClusterDownError", "TryAgainError"),
+)
 
 
 class RedisStore:
@@ -356,9 +361,7 @@ class _translated(contextlib.AbstractContextManager[None]):  # noqa: N801 -- rea
 
 
 def _is_passing(error: Any) -> bool:
-    # Some versions of redis-py have classes of their own for these, and cut the first word off.
-    kind = type(error).__name__
-    return kind in ("ReadOnlyError", "OutOfMemoryError") or str(error).startswith(_PASSING_WORDS)
+    return type(error).__name__ in _PASSING_CLASSES or str(error).startswith(_PASSING_WORDS)
 
 
 def _namespace_of(url: str, namespace: str) -> tuple[str, str]:

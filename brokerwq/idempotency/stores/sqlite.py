@@ -11,17 +11,16 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import AsyncGenerator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 from weakref import WeakKeyDictionary
 
 from brokerwq.clock import SYSTEM_CLOCK, Clock
 from brokerwq.durations import Seconds, positive_seconds
-from brokerwq.errors import ConfigError, StoreUnavailableError
+from brokerwq.errors import ConfigError, StoreError, StoreUnavailableError
 from brokerwq.idempotency.record import Answer, Busy, Claim, Claimed, Record, State
 from brokerwq.idempotency.store import (
     Outgoing,
@@ -31,17 +30,11 @@ from brokerwq.idempotency.store import (
     TransactionAbortedError,
 )
 from brokerwq.idempotency.stores import _sqlite_rows as rows
-from brokerwq.idempotency.stores._sqlite_file import (
-    BusyFileError,
-    File,
-    JoinedConnection,
-    Writer,
-)
+from brokerwq.idempotency.stores._lasting import LastingError
+from brokerwq.idempotency.stores._sqlite_desk import GUARD, Desk
+from brokerwq.idempotency.stores._sqlite_file import BusyFileError, File, Writer
 
 _BUSY_SECONDS: Final = 0.5
-_FIRST_PAUSE: Final = 0.001
-_LONGEST_PAUSE: Final = 0.05
-_GUARD: Final = "brokerwq_guard"
 
 
 class SqliteStore:
@@ -77,8 +70,9 @@ class SqliteStore:
         timeout = positive_seconds(busy_timeout, "busy_timeout", limit=600.0)
         self._file = File(str(Path(text).absolute()), clock, create, timeout, foreign_keys)
         self._writer = Writer(self._file)
-        self._desks: WeakKeyDictionary[asyncio.AbstractEventLoop, _Desk] = WeakKeyDictionary()
+        self._desks: WeakKeyDictionary[asyncio.AbstractEventLoop, Desk] = WeakKeyDictionary()
         self._pid = os.getpid()
+        self._pruned_to = b""
 
     def __repr__(self) -> str:
         """For people."""
@@ -91,7 +85,10 @@ class SqliteStore:
 
     async def check(self) -> None:
         """See ``Store.check``."""
-        await self._writer.call(lambda db, moment: rows.find(db, moment, b""))
+        try:
+            await self._writer.call(lambda db, moment: rows.find(db, moment, b""))
+        except LastingError as exc:
+            raise StoreError(str(exc)) from exc
 
     async def claim(self, claim: Claim, /) -> Answer:
         """See ``Store.claim``."""
@@ -143,7 +140,15 @@ class SqliteStore:
 
     async def prune(self, limit: int, /) -> int:
         """See ``Store.prune``."""
-        return await self._writer.call(lambda db, moment: rows.prune(db, moment, limit))
+        started = self._pruned_to
+        while True:
+            look = partial(rows.prune, limit=limit, after=self._pruned_to)
+            found = await self._writer.call(look)
+            self._pruned_to = found.last or b""
+            if found.removed or (found.last is None and not started):
+                return found.removed
+            if found.last is None:
+                started = b""  # the rest, before where the last call had come to
 
     def schema(self) -> Sequence[str]:
         """See ``Store.schema``."""
@@ -208,122 +213,26 @@ class SqliteStore:
             await asyncio.shield(self._writer.call(lambda db, _: rows.sent_out(db, sent, kept)))
         return len(sent)
 
-    def _desk(self) -> _Desk:
+    def _desk(self) -> Desk:
         if self._pid != os.getpid():
             self._desks, self._pid = WeakKeyDictionary(), os.getpid()
         loop = asyncio.get_running_loop()
         desk = self._desks.get(loop)
         if desk is None:
-            desk = self._desks[loop] = _Desk(self._file)
+            desk = self._desks[loop] = Desk(self._file)
         return desk
-
-
-class _Desk:
-    """One event loop's connection for transactions; they take it in turn.
-
-    SQLite would let only one of them write anyway, and asks without an order who is next.
-    """
-
-    def __init__(self, file: File) -> None:
-        self.file = file
-        self._lock = asyncio.Lock()
-        self._db: sqlite3.Connection | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="brokerwq-commit")
-
-    async def begin(self) -> sqlite3.Connection:
-        """Open a transaction; whoever gets it calls ``end``.
-
-        Raises:
-            BusyFileError: another process writes.
-        """
-        await self._lock.acquire()
-        try:
-            return await self._begin()
-        except BaseException as exc:
-            self.end()
-            translated = self.file.translate(exc) if isinstance(exc, Exception) else exc
-            raise translated from exc
-
-    async def _begin(self) -> sqlite3.Connection:
-        db = self._db
-        if db is None:
-            db = self._db = await self._connect()
-        clock = self.file.clock
-        deadline = clock.now() + self.file.busy_timeout
-        pause = _FIRST_PAUSE
-        while True:
-            # Asked without waiting, for a thread to wait in costs more than the answer.
-            try:
-                db.execute("BEGIN IMMEDIATE")
-                db.execute(f"SAVEPOINT {_GUARD}")
-            except sqlite3.OperationalError as exc:
-                is_busy = exc.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
-                if not is_busy or clock.now() >= deadline:
-                    raise
-                await clock.sleep(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE)
-            else:
-                return db
-
-    async def _connect(self) -> sqlite3.Connection:
-        connected: sqlite3.Connection = await self.run(partial(self.file.connect, JoinedConnection))
-        connected.execute("PRAGMA busy_timeout = 0")
-        return connected
-
-    async def run(self, work: Any) -> Any:
-        """Do ``work`` in the desk's thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-
-    def end(self, *, is_broken: bool = False) -> None:
-        """The transaction, if there still is one, never was; the next one may begin."""
-        if self._db is not None:
-            try:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-            except sqlite3.Error:
-                is_broken = True
-            if is_broken:
-                with suppress(sqlite3.Error):
-                    self._db.close()
-                self._db = None
-        self._lock.release()
-
-    def given_back_on_error(self) -> _GivenBack:
-        """A block after whose failure the transaction is over."""
-        return _GivenBack(self)
-
-    def close(self) -> None:
-        """Close the connection; a transaction that is open is rolled back."""
-        if self._db is not None:
-            self._db.close()
-            self._db = None
-        self._thread.shutdown(wait=False)
-
-
-class _GivenBack:
-    def __init__(self, desk: _Desk) -> None:
-        self._desk = desk
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if error is None:
-            return
-        self._desk.end()
-        if isinstance(error, sqlite3.Error):
-            raise self._desk.file.translate(error) from error
 
 
 class _Transaction:
     """See ``brokerwq.idempotency.store.Transaction``."""
 
-    def __init__(self, desk: _Desk, db: sqlite3.Connection, key: bytes, owner: bytes) -> None:
+    def __init__(self, desk: Desk, db: sqlite3.Connection, key: bytes, owner: bytes) -> None:
         self._desk = desk
         self._db: sqlite3.Connection | None = db
         self._key = key
         self._owner = owner
         self._savepoints = 0
+        self._is_examined = False
 
     @property
     def conn(self) -> sqlite3.Connection:
@@ -360,10 +269,12 @@ class _Transaction:
         rows.keep_result(self.conn, self._key, result)
 
     async def examine(self) -> Soundness:
+        if self._is_examined:
+            return "sound"
         db = self.conn
         try:
             # Gone with the transaction in which it was set, whoever ended that.
-            db.execute(f"RELEASE {_GUARD}")
+            db.execute(f"RELEASE {GUARD}")
         except sqlite3.Error:
             if db.in_transaction:
                 db.execute("ROLLBACK")
@@ -371,7 +282,7 @@ class _Transaction:
             is_ours = record is not None and record.owner == self._owner
             done = is_ours and record is not None and record.state is State.COMPLETED
             return "escaped" if done else "aborted"
-        db.execute(f"SAVEPOINT {_GUARD}")
+        self._is_examined = True
         return "sound"
 
     async def commit(self) -> None:

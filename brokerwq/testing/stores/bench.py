@@ -104,6 +104,7 @@ class StoreBench:
         outdate: Make the data another, later version's.
         outage: The store cannot be reached within the block.
         work: Where its transactions may hold work.
+        where: What a process of a test's own needs to open the store; as the tests have it.
     """
 
     store: Store
@@ -117,6 +118,7 @@ class StoreBench:
     outdate: Callable[[], Awaitable[object]] | None = None
     outage: Callable[[], AbstractAsyncContextManager[None]] | None = None
     work: Work | None = None
+    where: str = ""
 
     @property
     def db(self) -> Work:

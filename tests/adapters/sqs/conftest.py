@@ -16,6 +16,7 @@ from brokerwq.message import Message, new_message_id
 from brokerwq.testing.servers.installation import ServerUnavailableError
 from brokerwq.testing.servers.localstack import SqsServer, localstack
 from brokerwq.testing.sqs_faults import SqsFaults
+from brokerwq.testing.sqs_strict import StrictSqs
 from tests.adapters.sqs.beside import pytest_configure, pytest_pyfunc_call
 
 __all__ = ["pytest_configure", "pytest_pyfunc_call"]  # hooks, which pytest finds here
@@ -53,7 +54,8 @@ class Lab:
         self.server = server
         self._stack = stack
         self.prefix = f"t{secrets.token_hex(4)}"
-        self.faults = SqsFaults(SdkClients(SqsSettings()))
+        self.strict = StrictSqs(SdkClients(SqsSettings()))
+        self.faults = SqsFaults(self.strict.clients)
 
     def settings(self, *, max_wait: int = 1, **options: Any) -> SqsSettings:
         return SqsSettings(

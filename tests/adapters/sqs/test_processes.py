@@ -171,12 +171,13 @@ async def test_a_runner_ends_with_the_test_that_started_it(server: SqsServer) ->
             "print(child.pid, flush=True); time.sleep(60)"
         )
         starter = started(code, folder, server)
-        assert starter.stdout is not None
-        with starter.stdout:
-            child = int(await asyncio.to_thread(starter.stdout.readline))
-
-        starter.kill()
-        starter.wait(10)
+        try:
+            assert starter.stdout is not None
+            with starter.stdout:
+                child = int(await asyncio.to_thread(starter.stdout.readline))
+        finally:
+            starter.kill()
+            starter.wait(10)
 
         until = SYSTEM_CLOCK.now() + 20
         while is_alive(child):

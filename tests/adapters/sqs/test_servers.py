@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -13,8 +16,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from brokerwq_sqs.driver import SqsDriver
+from brokerwq_sqs.settings import SqsSettings
 
 from brokerwq.clock import SYSTEM_CLOCK
+from brokerwq.driver import QueueSpec
 from brokerwq.testing.servers import localstack as module
 from brokerwq.testing.servers.installation import (
     CACHE_VARIABLE,
@@ -120,13 +126,14 @@ def test_the_server_ends_with_the_process_that_started_it() -> None:
     if module.has_docker() or os.environ.get(ENDPOINT_VARIABLE):
         pytest.skip("the server is no child of its starter here")
     starter = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert starter.stdout is not None
-    with starter.stdout:
-        endpoint = starter.stdout.readline().strip()
-    assert answers(endpoint)
-
-    starter.send_signal(signal.SIGKILL)
-    starter.wait(10)
+    try:
+        assert starter.stdout is not None
+        with starter.stdout:
+            endpoint = starter.stdout.readline().strip()
+        assert answers(endpoint)
+    finally:
+        starter.send_signal(signal.SIGKILL)
+        starter.wait(10)
 
     until = SYSTEM_CLOCK.now() + 10
     while answers(endpoint):
@@ -147,6 +154,71 @@ def test_the_init_script_is_sound() -> None:
     assert os.access(script, os.X_OK)
 
     assert subprocess.run([shell, "-n", str(script)], check=False).returncode == 0
+
+
+# As much of the AWS command line as the script uses; ``--attributes`` is JSON or NAME=VALUE.
+AWSLOCAL = """#!{python}
+import json, sys
+import boto3
+
+service, verb, *rest = sys.argv[1:]
+options = dict(zip(rest[::2], rest[1::2], strict=True))
+client = boto3.client(service, endpoint_url="{endpoint}", region_name="us-east-1")
+attributes = options.get("--attributes", "")
+if verb == "create-queue":
+    named = dict([attributes.partition("=")[::2]])
+    answer = client.create_queue(
+        QueueName=options["--queue-name"],
+        Attributes=json.loads(attributes) if attributes.startswith("{{") else named,
+    )
+elif verb == "get-queue-attributes":
+    answer = client.get_queue_attributes(
+        QueueUrl=options["--queue-url"], AttributeNames=[options["--attribute-names"]]
+    )
+else:
+    sys.exit("not known: " + verb)
+for step in options.get("--query", "").split("."):
+    answer = answer[step] if step else answer
+print(answer)
+"""
+
+
+async def test_the_init_script_makes_the_queues_as_declare_would(
+    server: SqsServer, tmp_path: Path
+) -> None:
+    awslocal = tmp_path / "awslocal"
+    awslocal.write_text(AWSLOCAL.format(python=sys.executable, endpoint=server.endpoint))
+    awslocal.chmod(0o755)
+    prefix = f"init{secrets.token_hex(4)}"
+    names = [f"{prefix}-{name}" for name in ("pictures", "videos")]
+
+    await asyncio.to_thread(
+        subprocess.run,
+        [str(LOCALSTACK / "init/ready.d/10-queues.sh")],
+        check=True,
+        env={
+            **os.environ,
+            **server.environment,
+            "PATH": f"{tmp_path}:{os.environ['PATH']}",
+            "BROKERWQ_QUEUES": " ".join(names),
+        },
+    )
+
+    driver = SqsDriver(SqsSettings(region="us-east-1", endpoint_url=server.endpoint), SYSTEM_CLOCK)
+    await driver.open()
+    for name in names:
+        assert await driver.declare(QueueSpec(name=name), check_only=True) == []
+    await driver.aclose()
+
+
+def test_the_compose_file_gives_the_server_what_the_tests_give_it() -> None:
+    text = (LOCALSTACK / "compose.yaml").read_text()
+
+    for name, value in module._SETTINGS.items():  # pyright: ignore[reportPrivateUsage]
+        if f"{name}:" in text:
+            assert re.search(rf'{name}: "?{value}"?\n', text)
+    assert "./init/ready.d:/etc/localstack/init/ready.d:ro" in text
+    assert "127.0.0.1:4566:4566" in text
 
 
 def test_the_proxy_counts_requests_and_fails_as_told(server: SqsServer) -> None:
