@@ -144,7 +144,7 @@ def moves_of(names: list[str], folder: Path, stack: ExitStack) -> list[Move]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--items", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(

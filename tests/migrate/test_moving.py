@@ -8,6 +8,7 @@ import pytest
 from brokerwq.driver import Mark
 from brokerwq.errors import ConfigError
 from brokerwq.message import DeadLetterNote
+from brokerwq.migrate import MoveReport
 from tests.migrate.lab import DEAD, QUEUE, Lab, made, opened
 
 
@@ -154,9 +155,12 @@ async def test_a_mover_that_is_stopped_leaves_nothing_claimed(lab: Lab) -> None:
     await lab.send(sent)
     async with lab.migration() as migration:
         moved = asyncio.Event()
-        moving = asyncio.create_task(
-            migration.run(rate=200.0, on_progress=lambda report: report.moved > 20 and moved.set())
-        )
+
+        def progressed(report: MoveReport) -> None:
+            if report.moved > 20:
+                moved.set()
+
+        moving = asyncio.create_task(migration.run(rate=200.0, on_progress=progressed))
         await asyncio.wait_for(moved.wait(), 20)
         moving.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -110,7 +110,8 @@ async def test_a_drain_waits_for_both() -> None:
         producer = App(url)
         working(producer)
         async with producer:
-            await producer.workers[0].enqueue_many(range(nth, 40, 2))
+            worker: Any = producer.workers[0]
+            await worker.enqueue_many(range(nth, 40, 2))
     app = App(urls)
     ran = working(app)
 
@@ -188,7 +189,7 @@ def _break(app: App, url: str, faults: Faults) -> None:
         replace(place, wrap=wrapped) if place.url == url else place for place in app.sources
     )
     sending = next(place for place in places if place.url == app.url)
-    app._sources, app.place = places, sending
+    app._sources, app.place = places, sending  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_a_queue_that_differs_on_one_side_ends_the_runner(tmp_path: Path) -> None:
