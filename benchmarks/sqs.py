@@ -17,7 +17,7 @@ import multiprocessing
 import os
 import statistics
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -52,15 +52,22 @@ class Watch:
 # -- brokerwq --------------------------------------------------------------------------------
 
 
-def app_on(endpoint: str, prefix: str) -> tuple[App, Any, list[int]]:
+def app_on(
+    endpoint: str, prefix: str, items: int = 0
+) -> tuple[App, Any, Callable[[], Awaitable[object]]]:
+    """An app, its worker, and a wait until that has done so many items."""
     app = App(SqsServer(endpoint=endpoint).url(prefix))
-    done = [0]
+    finished = asyncio.Event()
+    done = 0
 
     @app.worker("thumbnails")
     async def thumbnail(_: Thumbnail) -> None:
-        done[0] += 1
+        nonlocal done
+        done += 1
+        if done == items:
+            finished.set()
 
-    return app, thumbnail, done
+    return app, thumbnail, finished.wait
 
 
 def brokerwq_enqueue(endpoint: str, prefix: str, items: int) -> dict[str, float]:
@@ -77,7 +84,7 @@ def brokerwq_enqueue(endpoint: str, prefix: str, items: int) -> dict[str, float]
 
 
 def brokerwq_drain(endpoint: str, prefix: str, items: int) -> dict[str, float]:
-    app, _, done = app_on(endpoint, prefix)
+    app, _, all_done = app_on(endpoint, prefix, items)
 
     async def drain() -> dict[str, float]:
         runner = Runner(app, log=False)
@@ -85,8 +92,7 @@ def brokerwq_drain(endpoint: str, prefix: str, items: int) -> dict[str, float]:
         while runner.state == "starting":
             await asyncio.sleep(0.001)
         watch = Watch()
-        while done[0] < items:
-            await asyncio.sleep(0.01)
+        await all_done()
         found = watch.stop(items)
         runner.stop()
         report = await task

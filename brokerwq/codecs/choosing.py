@@ -79,7 +79,8 @@ def foreign_codec_for(choice: AnyCodec | None, body: Codec) -> ForeignCodec:
 
 def reads_only(choice: AnyCodec | None) -> bool:
     """Whether ``choice`` reads another program's messages and writes none."""
-    return _foreign(choice) is not None and not hasattr(choice, "bind")
+    # Asked for every message that is sent: what takes long comes last.
+    return choice is not None and not hasattr(choice, "bind") and _foreign(choice) is not None
 
 
 def names_types(codec: ForeignCodec) -> bool:

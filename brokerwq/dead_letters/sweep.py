@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from brokerwq.clock import SYSTEM_CLOCK, Clock, move_on_after
+from brokerwq.dead_letters.returning import return_chunk
 from brokerwq.driver import Consumer, Delivery, Driver, Lease, Mark, QueueSpec, Results
 from brokerwq.errors import DriverError, LeaseLostError
 
@@ -24,6 +25,10 @@ DEFAULT_MAX_HELD = 50_000
 _PUSH_WAIT = 1.0
 _ESTIMATED_EMPTIES = 3
 _CLOSE_TIME = 10.0
+_CLOSE_TIME_EACH = 0.05
+"""Seconds for putting one message back, where that takes two calls for every ten of them."""
+_CALLS = 4
+"""Calls under way at once while messages are put back; more would turn their order round."""
 
 
 def _as_it_is(delivery: Delivery) -> Mark:
@@ -107,7 +112,8 @@ class Sweep:
     ) -> None:
         """Put back everything that is still held, also when the pass is cancelled."""
         consumer, self._consumer = self._consumer, None
-        with move_on_after(self._clock, _CLOSE_TIME) as scope:
+        patience = _CLOSE_TIME + len(self._held) * _CLOSE_TIME_EACH
+        with move_on_after(self._clock, patience) as scope:
             scope.shield = True
             await self._stop_beats()
             if consumer is None:
@@ -181,11 +187,19 @@ class Sweep:
 
     async def _put_back(self, consumer: Consumer) -> None:
         held = list(self._held)
-        for start in range(0, len(held), self._max_settle):
-            chunk = held[start : start + self._max_settle]
-            # What cannot be put back comes back by itself when its lease ends.
-            with suppress(DriverError):
-                await consumer.put_back(
-                    chunk, [0.0] * len(chunk), [self._mark_of(d) for d in chunk]
+        size = self._max_settle
+        chunks = [held[start : start + size] for start in range(0, len(held), size)]
+        for start in range(0, len(chunks), _CALLS):
+            await asyncio.gather(
+                *(
+                    return_chunk(
+                        consumer,
+                        chunk,
+                        [0.0] * len(chunk),
+                        [self._mark_of(delivery) for delivery in chunk],
+                        self._clock,
+                    )
+                    for chunk in chunks[start : start + _CALLS]
                 )
+            )
         self._held.clear()

@@ -9,6 +9,7 @@ from brokerwq._runtime.bridge import InlineBridge
 from brokerwq._runtime.leases import Held, LeaseKeeper
 from brokerwq._runtime.pauses import Pauses
 from brokerwq.clock import Clock, move_on_after
+from brokerwq.dead_letters.returning import return_chunk
 from brokerwq.driver.protocol import Delivery, Driver, Mark
 from brokerwq.errors import DriverError, LeaseLostError
 
@@ -115,12 +116,13 @@ class Holding:
         await keeper.stop_beating(helds)
         for part in _parts(range(len(helds)), keeper.capabilities.max_settle):
             limit = keeper.capabilities.max_release_delay
-            with suppress(DriverError):
-                await keeper.consumer.put_back(
-                    [helds[n].delivery for n in part],
-                    [min(delays[n], limit) for n in part],
-                    [self._mark_of(helds[n].delivery) for n in part],
-                )
+            await return_chunk(
+                keeper.consumer,
+                [helds[n].delivery for n in part],
+                [min(delays[n], limit) for n in part],
+                [self._mark_of(helds[n].delivery) for n in part],
+                self._clock,
+            )
         self._forget(helds)
 
     async def aclose(self) -> None:

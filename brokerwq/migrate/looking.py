@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
+from datetime import datetime
 from typing import Final
 
 from brokerwq.clock import Clock
 from brokerwq.dead_letters.sweep import DEFAULT_MAX_HELD, Sweep
-from brokerwq.driver.protocol import Driver, QueueSpec
+from brokerwq.driver.protocol import Delivery, Driver, QueueSpec
 from brokerwq.errors import DriverError
 from brokerwq.migrate.cargo import unmoved
 from brokerwq.migrate.pair import Pair
 
 ALL: Final = DEFAULT_MAX_HELD
 """The most messages that one look can hold."""
+
+_LEASE: Final = 300.0
+"""Seconds; thousands of leases cannot be extended every few seconds everywhere."""
 
 
 def look_through(
@@ -24,8 +29,17 @@ def look_through(
         driver,
         pair.target if at_target else pair.source,
         clock=clock,
+        lease=_LEASE,
         max_held=max_held,
         mark_of=lambda delivery: unmoved(delivery, forgiven=0, is_dead=pair.is_dead),
+    )
+
+
+def are_newer(claimed: Sequence[Delivery], moment: datetime) -> bool:
+    """Whether all of these were made after ``moment``: no look shall chase who goes on sending."""
+    return all(
+        delivery.message.created_at is not None and delivery.message.created_at > moment
+        for delivery in claimed
     )
 
 

@@ -17,7 +17,7 @@ from brokerwq.errors import (
 )
 from brokerwq.migrate.cargo import REFUSALS, Cargo, cargo_of, misfit
 from brokerwq.migrate.differences import Difference, compare
-from brokerwq.migrate.looking import know, look_through
+from brokerwq.migrate.looking import are_newer, know, look_through
 from brokerwq.migrate.pair import Pair, Side
 
 DEFAULT_SAMPLE = 1000
@@ -146,9 +146,12 @@ class Planner:
                 raise QueueNotFoundError(msg) from error
             found.is_complete = True
             return found
+        started = self._clock.utcnow()
         async with look_through(driver, pair, self._clock, max_held=sample) as sweep:
             while claimed := await sweep.claim(min(_CLAIM, sweep.max_claim)):
                 await self._judge(claimed, pair, found, plan)
+                if are_newer(claimed, started):
+                    break
             # One that was full to the brim may have been all there was.
             found.is_complete = sweep.is_complete or found.sampled == found.stats.ready.value
         return found

@@ -11,7 +11,7 @@ from brokerwq.errors import QueueNotFoundError
 from brokerwq.migrate.cargo import digest_of
 from brokerwq.migrate.entry import Entry
 from brokerwq.migrate.ledger import Ledger
-from brokerwq.migrate.looking import know, look_through
+from brokerwq.migrate.looking import are_newer, know, look_through
 from brokerwq.migrate.pair import Pair, Side
 
 MAX_NAMED = 100
@@ -146,6 +146,7 @@ async def _contents(
 ) -> tuple[dict[str, bytes], bool]:
     """Ids and digests of what can be claimed, and whether that was all."""
     contents: dict[str, bytes] = {}
+    started = clock.utcnow()
     try:
         async with look_through(driver, pair, clock, at_target=at_target) as sweep:
             while claimed := await sweep.claim(min(_CLAIM, sweep.max_claim)):
@@ -153,6 +154,8 @@ async def _contents(
                     digest = digest_of(delivery.message)
                     name = delivery.message.id or f"digest:{digest.hex()}"
                     contents[name] = digest
+                if are_newer(claimed, started):
+                    break
             return contents, sweep.is_complete
     except QueueNotFoundError:
         return contents, True

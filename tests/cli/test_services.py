@@ -77,40 +77,33 @@ def test_a_word_that_is_no_service_is_refused(desk: Desk) -> None:
     assert desk("up", "--json", "--env")[0] == 2
 
 
-def up_and_down(desk: Desk, kind: str, variable: str) -> None:
-    code, output = desk("up", kind, "--env")
+VARIABLE = "BROKERWQ_TEST_AMQP_URL"
+
+
+@pytest.mark.slow
+@pytest.mark.server
+def test_rabbitmq_stays_until_it_is_stopped(desk: Desk) -> None:
+    code, output = desk("up", "rabbitmq", "--env")
     assert code == 0, output
     exports = dict(
         line.removeprefix("export ").split("=", 1)
         for line in output.splitlines()
         if line.startswith("export ")
     )
-    assert variable in exports
-    pid = desk.pid(kind)
+    assert VARIABLE in exports
+    pid = desk.pid("rabbitmq")
 
-    code, output = desk("up", kind, "--json", **{variable: exports[variable]})
+    code, output = desk("up", "rabbitmq", "--json", **{VARIABLE: exports[VARIABLE]})
     (told,) = json.loads(output)
     assert (told["state"], told["url"]) == ("running", exports["BROKERWQ_URL"].strip("'"))
-    assert told["environment"][variable] == exports[variable]
-    assert desk.pid(kind) == pid
-    assert desk("status", kind)[0] == 0
+    assert told["environment"][VARIABLE] == exports[VARIABLE]
+    assert desk.pid("rabbitmq") == pid
+    assert desk("status", "rabbitmq")[0] == 0
 
-    assert desk("down", kind) == (0, f"{kind} stopped\n")
+    assert desk("down", "rabbitmq") == (0, "rabbitmq stopped\n")
     assert not is_alive(pid)
-    assert desk("status", kind)[0] == 3
+    assert desk("status", "rabbitmq")[0] == 3
     assert list((desk.folder / "services").iterdir()) == []
-
-
-@pytest.mark.slow
-@pytest.mark.server
-def test_rabbitmq_stays_until_it_is_stopped(desk: Desk) -> None:
-    up_and_down(desk, "rabbitmq", "BROKERWQ_TEST_AMQP_URL")
-
-
-@pytest.mark.slow
-@pytest.mark.server
-def test_sqs_stays_until_it_is_stopped(desk: Desk) -> None:
-    up_and_down(desk, "sqs", "BROKERWQ_TEST_SQS_ENDPOINT")
 
 
 @pytest.mark.slow
@@ -126,3 +119,5 @@ def test_a_killed_keeper_of_sqs_takes_its_server_along_and_can_be_started_again(
     assert desk("status", "sqs")[0] == 3
     assert desk("up", "sqs")[0] == 0
     assert desk.pid("sqs") != before
+    assert desk("status", "sqs")[0] == 0
+    assert desk("down") == (0, "rabbitmq was not running\nsqs stopped\n")

@@ -1,9 +1,9 @@
 """A runner that ends itself where a test says so.
 
 Run as ``python doomed.py BROKER STORE FILE FAULT``. Appends a line to FILE for each run and for
-each effect. FAULT strikes in the first attempt: ``after-effect``, ``after-record``: it is killed
-there; ``freeze``: it stops before its effect until somebody lets it go on. ``crash``: it is killed
-before its effect, in every attempt. ``none``: it drains the queue.
+each effect. FAULT: ``after-effect``, ``after-record``: it is killed there; ``freeze``: it stops
+before its effect until somebody lets it go on; ``crash``: it is killed before its effect;
+``none``: it drains the queue.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from brokerwq import App, Job, RetryPolicy, Runner
 from brokerwq.idempotency import open_store
 
 BROKER, STORE, FILE, FAULT = sys.argv[1:5]
-LEASE = 0.9
+LEASE = 1.2
 
 store: Any = open_store(STORE)
 app = App(
@@ -44,13 +44,12 @@ def die() -> None:
 @app.worker("q", name="work", once="marker", key="n")
 async def work(job: Job, *, n: int) -> None:
     note("run", n, job.attempt, job.fence, job.takeover)
-    is_first = job.attempt == 1
     if FAULT == "crash":
         die()
-    if FAULT == "freeze" and is_first:
+    if FAULT == "freeze":
         os.kill(os.getpid(), signal.SIGSTOP)
     note("effect", n, job.attempt, job.fence, job.takeover)
-    if FAULT == "after-effect" and is_first:
+    if FAULT == "after-effect":
         die()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import subprocess
 import uuid
@@ -159,13 +160,15 @@ def open_sqlalchemy(driver: str) -> Callable[[str], Store]:
         from brokerwq.idempotency.stores.sqlalchemy import SqlalchemyStore
 
         engine = engine_of(dsn, driver)
+        home = asyncio._get_running_loop()
 
         class Disposing(SqlalchemyStore):
-            """It leaves the user's engine to the user; who is nobody else here."""
+            """It leaves the user's engine to the user, who is nobody else here."""
 
             async def aclose(self) -> None:
                 await super().aclose()
-                await engine.dispose()
+                if asyncio.get_running_loop() is home:
+                    await engine.dispose()
 
         return Disposing(engine)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import pkgutil
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -322,13 +323,29 @@ def test_a_date_that_cannot_be_read_is_passed_over(text: str) -> None:
     assert service.now() is None
 
 
+async def test_a_damaged_record_keeps_no_other_from_being_pruned(server: DynamodbServer) -> None:
+    moment = 1_000_000.0
+    async with opened(server, time=lambda: moment) as store:
+        await store.init()
+        for key in range(5):
+            claim = a_claim(key)
+            await store.claim(claim)
+            await store.complete(claim.key, claim.owner, 10.0, None)
+        await store.call("put_item", Item={"key": {"B": b"k" * 16}, "state": {"N": "77"}})
+        moment += 100.0
+
+        assert [await store.prune(100), await store.prune(100)] == [5, 0]
+        assert await store.forget(b"k" * 16)
+
+
 # -- sources -------------------------------------------------------------------------------
 
 
-async def test_it_takes_a_session_of_the_users_own(server: DynamodbServer) -> None:
-    from aiobotocore.session import get_session
+@pytest.mark.parametrize("name", ["aiobotocore.session:get_session", "aioboto3:Session"])
+async def test_it_takes_a_session_of_the_users_own(server: DynamodbServer, name: str) -> None:
+    make: Any = pkgutil.resolve_name(name)
 
-    async with opened(server, session=get_session()) as store:
+    async with opened(server, session=make()) as store:
         await store.init()
         assert isinstance(await store.claim(a_claim(1)), Claimed)
 

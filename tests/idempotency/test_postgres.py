@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from brokerwq.idempotency.record import Busy, Completed
 from brokerwq.testing.servers.postgres import postgres
 from tests.cases.lab import Place, counts, sqlite
 from tests.idempotency.lab import RETRY
-from tests.idempotency.postgres import postgres_schema
+from tests.idempotency.postgres import postgres_schema, schema, sql
 from tests.idempotency.stores import a_claim
 
 asyncpg = pytest.importorskip("asyncpg")
@@ -209,6 +210,127 @@ async def test_a_server_that_dies_stops_the_work_and_its_return_resumes_it(
     assert report.dead_count == 0
     assert place.events.of(StoreReached)
     await place.aclose()
+
+
+async def theirs(dsn: str, library: str) -> tuple[Any, Any, Any]:
+    """A store on a pool or an engine of the user's, who tells its size and then closes it."""
+    from tests.idempotency.postgres import engine_of, for_libpq
+
+    if library == "asyncpg":
+        pool = await asyncpg.create_pool(dsn, min_size=1, max_size=2)
+        return AsyncpgStore(dsn, pool=pool), pool.get_size, pool.close
+    if library == "psycopg":
+        from brokerwq.idempotency.stores.psycopg import PsycopgStore
+
+        made: Any = pytest.importorskip("psycopg_pool").AsyncConnectionPool(
+            for_libpq(dsn), min_size=1, max_size=2, open=False
+        )
+        await made.open()
+        return (
+            PsycopgStore(for_libpq(dsn), pool=made),
+            lambda: made.get_stats()["pool_size"],
+            made.close,
+        )
+    from brokerwq.idempotency.stores.sqlalchemy import SqlalchemyStore
+
+    engine = engine_of(dsn, "asyncpg")
+    return SqlalchemyStore(engine), engine.pool.checkedin, engine.dispose
+
+
+@pytest.mark.parametrize("library", ["asyncpg", "psycopg", "sqlalchemy"])
+async def test_a_pool_of_the_users_own_is_taken_as_it_is(tmp_path: Path, library: str) -> None:
+    """Our settings hold in our transactions alone, and it is never closed here."""
+    place = sqlite(tmp_path)
+    settings: list[str] = []
+    async with schema() as dsn:
+        store, size, close = await theirs(dsn, library)
+        await store.init()
+        app: App = place.app(store=store, name="shop", retry=RETRY, lease=0.9)
+
+        @app.worker("q", once="lease_tx", key="n")
+        async def charge(job: Job, tx: Tx, *, n: int) -> None:
+            await asyncio.sleep(0.5 if n == 0 else 0)  # long enough for a heartbeat elsewhere
+            conn = await tx.begin()
+            idle = await show(conn, "idle_in_transaction_session_timeout")
+            settings.append(f"{idle}, {await show(conn, 'lock_timeout')}")
+
+        for n in range(6):
+            await charge.enqueue(n=n)
+        report = await place.drain(app)
+        await store.aclose()
+
+        assert (report.done, report.failed) == (6, 0)
+        assert settings == ["10s, 0"] * 6
+        assert size() >= 1
+        async with own_of(store, dsn) as plain:
+            assert await show(plain, "idle_in_transaction_session_timeout") == "0"
+        await place.aclose()
+        await close()
+
+
+async def show(conn: Any, name: str) -> str:
+    if hasattr(conn, "fetchval"):
+        return str(await conn.fetchval(f"SHOW {name}"))
+    if hasattr(conn, "exec_driver_sql"):
+        return str((await conn.exec_driver_sql(f"SHOW {name}")).scalar())
+    return str((await (await conn.execute(f"SHOW {name}")).fetchone())[0])
+
+
+@asynccontextmanager
+async def own_of(store: Any, _dsn: str) -> AsyncGenerator[Any]:
+    """A connection of the pool that the store was given."""
+    given = store._given
+    acquire = getattr(given, "acquire", None) or getattr(given, "connection", None)
+    async with acquire() if acquire is not None else given.connect() as connection:
+        yield connection
+
+
+async def test_sessions_are_made_by_the_users_own_sessionmaker(tmp_path: Path) -> None:
+    from sqlalchemy import Integer
+    from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+    from sqlalchemy.orm import DeclarativeBase, mapped_column
+
+    from brokerwq.idempotency.stores.sqlalchemy import SqlalchemyStore
+    from tests.idempotency.postgres import engine_of
+
+    class Base(DeclarativeBase): ...
+
+    class Effect(Base):
+        __tablename__ = "effects"
+        n = mapped_column(Integer, primary_key=True)
+
+    class Mine(AsyncSession): ...
+
+    place = sqlite(tmp_path)
+    kinds: list[type[Any]] = []
+    async with schema() as dsn:
+        engine = engine_of(dsn, "asyncpg")
+        sessions = async_sessionmaker(class_=Mine, expire_on_commit=False)
+        store = SqlalchemyStore(engine, sessions=sessions)
+        await store.init()
+        async with engine.begin() as connection:
+            await connection.run_sync(Base.metadata.create_all)
+        app: App = place.app(store=store, name="shop", retry=RETRY)
+
+        @app.worker("q", once="transactional", key="n")
+        async def charge(job: Job, tx: Tx, *, n: int) -> None:
+            kind: type[Any] = tx.session.__class__
+            kinds.append(kind)
+            tx.session.add(Effect(n=n))  # flushed before the guard
+            if n == 1:
+                await tx.session.commit()  # a habit: it commits nothing early
+            if n == 2:
+                tx.session.add(Effect(n=1))  # refused when it is flushed
+
+        for n in (1, 2, 3, 3):
+            await charge.enqueue(n=n)
+        report = await place.drain(app, slots=1)
+
+        assert (report.done, report.duplicates, report.dead) == (2, 1, {"failed": 1})
+        assert set(kinds) == {Mine}
+        assert await sql(dsn, "SELECT n FROM effects ORDER BY n") == [1, 3]
+        await place.aclose()
+        await engine.dispose()
 
 
 async def test_a_database_without_tables_says_what_to_do() -> None:

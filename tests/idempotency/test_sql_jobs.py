@@ -356,11 +356,12 @@ async def test_a_marker_is_written_when_the_store_is_back_while_the_lease_lasts(
 ) -> None:
     """BQ-22 e: done work is never run again for the sake of its record."""
     outage = needs(shop, "outage")()
+    tasks: list[asyncio.Task[None]] = []
 
     async def cut(_job: Job, _tx: Any, _n: int) -> None:
         await outage.__aenter__()
         if comes_back:
-            asyncio.get_running_loop().create_task(back_later())
+            tasks.append(asyncio.create_task(back_later()))
 
     async def back_later() -> None:
         await asyncio.sleep(0.4)
@@ -424,6 +425,28 @@ async def test_a_damaged_record_keeps_its_work_from_running(shop: SqlShop) -> No
     assert letter.dead is not None
     assert "damaged" in letter.dead.error
     assert await shop.db.effects() == [1, 2]
+
+
+async def test_tables_that_are_gone_end_the_runner_and_no_message(shop: SqlShop) -> None:
+    charge = shop.worker("transactional")
+    await charge.enqueue(1)
+    with pytest.raises(StoreError, match=r"keys init"):
+        await drop_while_running(shop, charge)
+
+    assert shop.runs == [1]
+    assert await counts(shop.app, "q") == (1, 0, 0, 0)
+
+
+async def drop_while_running(shop: SqlShop, charge: Any) -> None:
+    async with shop.place.running(shop.app) as running:
+        await shop.place.until(lambda: shop.runs)
+        await until_counts(shop, lambda found: not any(found))
+        async with shop.db.own() as own:
+            await own.begin()
+            await own.run("DROP TABLE brokerwq_key")
+            await own.end("COMMIT")
+        await charge.enqueue(2)
+        await running.ended()
 
 
 async def test_tables_of_another_version_end_the_runner(shop: SqlShop) -> None:

@@ -46,9 +46,10 @@ def build(app: App, name: str, write: Any, note: Any, point: str = "") -> Any:
     retry = RetryPolicy(max_attempts=3, base=0.01)
     worker_on: Any = app.worker
 
-    @worker_on(f"{name}-mails", name="mail")
-    async def mail(job: Job, n: int) -> None:
+    async def send(job: Job, n: int) -> None:
         note(("mail", job.id, n))
+
+    mail = worker_on(f"{name}-mails", name="mail")(send)
 
     async def body(job: Job, tx: Tx | None, n: int) -> None:
         note((name, job.attempt, job.takeover))

@@ -35,7 +35,7 @@ def inserts_or_updates(folder: Path) -> Trial:
         with database:
             database.execute("INSERT INTO payments VALUES (?) ON CONFLICT DO NOTHING", (order,))
 
-    return Trial(pay, ORDER, database.payments, database.clear)
+    return Trial(pay, ORDER, database.payments, database.clear, close=database.close)
 
 
 def adds_to_a_set(_: Path) -> Trial:

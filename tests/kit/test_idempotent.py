@@ -26,6 +26,7 @@ async def test_the_fault_is_found(make: Callable[[Path], Trial], tmp_path: Path)
             trial.worker, trial.payload, effects=trial.effects, reset=trial.reset
         )
 
+    trial.close()
     found = [str(failure.schedule[0]) for failure in told.value.report.failures]
     assert any(each.startswith(trial.found_by) for each in found), found
     assert found[0] in str(told.value)
@@ -39,6 +40,7 @@ async def test_a_sound_worker_passes(make: Callable[[Path], Trial], tmp_path: Pa
         trial.worker, trial.payload, effects=trial.effects, reset=trial.reset
     )
 
+    trial.close()
     assert report.failures == []
     assert report.schedules > 10
 

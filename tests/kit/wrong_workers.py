@@ -6,7 +6,7 @@ import asyncio
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ class Trial:
 
     Attributes:
         found_by: A fault that must find it; empty for a sound worker.
+        close: Frees what it works on.
     """
 
     worker: AnyWorker
@@ -28,7 +29,7 @@ class Trial:
     effects: Callable[[], Any]
     reset: Callable[[], Any]
     found_by: str = ""
-    kinds: frozenset[str] = field(default_factory=frozenset[str])
+    close: Callable[[], object] = bool
 
 
 ORDER = {"order": 7}
@@ -159,7 +160,9 @@ def marks_in_another_transaction(folder: Path) -> Trial:
         with database:
             database.execute("INSERT INTO done (id) VALUES (?)", (order,))
 
-    return Trial(pay, ORDER, database.payments, database.clear, found_by="crash_at")
+    return Trial(
+        pay, ORDER, database.payments, database.clear, found_by="crash_at", close=database.close
+    )
 
 
 def does_half_of_a_batch(_: Path) -> Trial:

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.migrate.campaign import Campaign, Sizes
-from tests.migrate.lab import Lab
+pytest.register_assert_rewrite("tests.migrate.campaign")
+
+from tests.migrate.campaign import Campaign, Sizes  # noqa: E402  -- to show what it asserts
+from tests.migrate.lab import Lab  # noqa: E402  -- as above
 
 SMALL = Sizes(
     messages=300,

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from brokerwq.dead_letters.sweep import Sweep
 from brokerwq.driver.moving import Foresight, Identified, NativeRaw
+from brokerwq.errors import ThrottledError
 from brokerwq.message import Message
+from brokerwq.testing.faults import Faults, FaultyDriver, Partly
 from tests.migrate.lab import DEAD, QUEUE, Lab, made, opened
 
 TOO_LARGE = b"x" * 1_100_000
@@ -138,3 +141,18 @@ async def test_the_adapters_offer_what_a_move_can_use(lab: Lab) -> None:
             assert isinstance(driver, Foresight)
             assert isinstance(driver, Identified)
     assert isinstance(_Native(), NativeRaw)
+
+
+async def test_a_look_puts_back_what_the_broker_was_too_busy_to_take(lab: Lab) -> None:
+    await lab.declare()
+    await lab.send([made(n) for n in range(30)])
+    faults = Faults()
+    faults.add("put_back", Partly(ThrottledError("slow down"), share=0.5), times=3)
+    async with opened(lab.source) as driver:
+        async with Sweep(FaultyDriver(driver, faults), QUEUE) as sweep:
+            while await sweep.claim(10):
+                pass
+
+        stats = await driver.inspect(QUEUE)
+
+    assert (stats.ready.value, stats.leased.value) == (30, 0)

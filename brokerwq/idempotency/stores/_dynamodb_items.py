@@ -177,6 +177,14 @@ def damaged(key: bytes, why: object) -> StoreError:
     )
 
 
+def is_expired(item: Item, now: float, skew: float) -> bool:
+    """Whether the record in ``item`` means nothing any more; a damaged one is for people."""
+    try:
+        return record_of(item, now, skew).is_expired
+    except StoreError:
+        return False
+
+
 def is_held(item: Item | None, owner: bytes, state: State) -> bool:
     """Whether the record in ``item`` is ``owner``'s, and in ``state``."""
     if item is None:

@@ -145,7 +145,10 @@ DELETE FROM brokerwq_key WHERE key IN (
 """
 GUARD: Final = "SELECT pg_current_xact_id_if_assigned()::text"
 MARKED: Final = "SELECT 1 FROM brokerwq_key WHERE key = $1 AND owner = $2 AND state = 2"
-SCHEMA_VERSION: Final = "SELECT value FROM brokerwq_meta WHERE name = 'schema'"
+SCHEMA_VERSION: Final = (
+    "SELECT value FROM brokerwq_meta WHERE name = 'schema' "
+    "AND NOT EXISTS (SELECT FROM brokerwq_key, brokerwq_outbox WHERE false)"
+)
 PUT_OUT: Final = (
     "INSERT INTO brokerwq_outbox (queue, due_at, headers, body) "
     f"VALUES ($1, {_in_seconds('$2')}, $3, $4)"

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Final, Literal, TypeAlias
 
 from brokerwq.errors import StoreError, StoreUnavailableError
+from brokerwq.idempotency.stores._lasting import LastingError
 
 Kind: TypeAlias = Literal["conflict", "locked", "tables", "spoilt", "passing", "refused", "foreign"]
 """The transaction was given up for another one; a lock was not to be had in time; our tables are
@@ -28,6 +29,7 @@ _KINDS: Final[dict[str, Kind]] = {
 # Connection, resources, operator, system, and a login that a server in trouble refuses; a
 # transaction that the server ended because its client was silent.
 _PASSING_CLASSES: Final = frozenset({"08", "28", "40", "53", "57", "58", "XX"})
+_FORBIDDEN: Final = "42501"
 _CANCELLED: Final = "57014"
 
 
@@ -94,4 +96,6 @@ class Translated(contextlib.AbstractContextManager[None]):
         text = f"store {self._name}: {type(error).__name__}: {error}"
         if kind in ("passing", "conflict"):
             raise StoreUnavailableError(text) from error
+        if kind == "tables" or sqlstate_of(error) == _FORBIDDEN:
+            raise LastingError(text) from error
         raise StoreError(text) from error

@@ -17,6 +17,7 @@ from brokerwq.errors import StoreError, StoreUnavailableError
 from brokerwq.idempotency.record import Answer, Busy, Claim, Claimed, Record, State, refusal
 from brokerwq.idempotency.store import SendAll, Transaction
 from brokerwq.idempotency.stores import _postgres as pg
+from brokerwq.idempotency.stores._lasting import LastingError
 from brokerwq.idempotency.stores._postgres_errors import Translated, kind_of
 from brokerwq.idempotency.stores._postgres_link import Link, Pool, Rows
 from brokerwq.idempotency.stores._postgres_transaction import PostgresTransaction
@@ -79,6 +80,8 @@ class PostgresStore(abc.ABC):
         except StoreError as exc:
             if kind_of(exc, self.lost) == "tables":
                 pg.check_version(None)
+            if isinstance(exc, LastingError):
+                raise StoreError(str(exc)) from exc
             raise
         pg.check_version(rows[0][0] if rows else None)
 

@@ -17,6 +17,7 @@ from urllib.parse import quote
 from brokerwq.clock import Clock
 from brokerwq.errors import StoreError, StoreUnavailableError
 from brokerwq.idempotency.stores import _sqlite_rows as rows
+from brokerwq.idempotency.stores._lasting import LastingError
 from brokerwq.idempotency.stores._sqlite_rows import Moment
 
 T = TypeVar("T")
@@ -157,6 +158,8 @@ class File:
         text = f"store {self.path}: {exc}"
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return BusyFileError(text)
+        if "no such table: brokerwq" in str(exc):
+            return LastingError(f"{text}: run brokerwq keys init")
         return (StoreUnavailableError if code in _PASSING else StoreError)(text)
 
 

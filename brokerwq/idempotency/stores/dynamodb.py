@@ -270,9 +270,9 @@ class DynamodbStore:
         return sum(done)
 
     async def _delete_if_expired(self, item: items.Item, now: float) -> bool:
+        if not items.is_expired(item, now, self._skew):
+            return False
         try:
-            if not items.record_of(item, now, self._skew).is_expired:
-                return False
             await self.call(
                 "delete_item",
                 Key={"key": item["key"]},
@@ -282,7 +282,7 @@ class DynamodbStore:
             )
         except ConditionFailedError:
             return False
-        return True  # a damaged one raises: it is for people, and stays
+        return True
 
     def schema(self) -> Sequence[str]:
         """See ``Store.schema``: the requests, as the AWS command line takes them."""
