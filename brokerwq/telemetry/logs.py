@@ -84,6 +84,7 @@ class EventLog:
         self._outage = _Pace(clock)
         self._settles = _Pace(clock)
         self._strangers = _Pace(clock)
+        self._held = _Pace(clock)
         self._fault = Fault()
 
     def __call__(self, event: Event, /) -> None:
@@ -126,6 +127,8 @@ class EventLog:
             return self._settles.admit()
         if _is_stranger(event):
             return self._strangers.admit()
+        if isinstance(event, events.JobEnded) and event.outcome == "held":
+            return self._held.admit()
         return 0
 
 

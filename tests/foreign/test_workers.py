@@ -18,6 +18,8 @@ from pydantic import BaseModel
 from brokerwq import App, DeadLetter, Discard, Job, Message, QueueSpec, RetryPolicy
 from brokerwq.codecs import Arguments, CeleryCodec, DramatiqCodec, Reading, SnsCodec
 from brokerwq.errors import ConfigError, QueueNotFoundError
+from brokerwq.events import JobEnded
+from brokerwq.telemetry.logs import EventLog
 from brokerwq.testing import FakeClock
 from tests.cases.lab import Place, counts, dead_letters, declare, reasons, send_raw
 from tests.foreign.lab import dramatiq_message, enveloped, sns_envelope, task
@@ -734,6 +736,22 @@ async def test_what_would_be_dead_is_held_where_it_is_told_to(place: Place) -> N
     assert sorted(seen) == [1, 1, 1, 2]  # nothing ran again
     ready, leased, delayed, _ = await counts(app, "q-dead")
     assert (ready, leased, delayed) == (0, 0, 3)
+
+
+def test_held_messages_are_told_of_every_two_seconds_at_most(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = EventLog(clock=FakeClock())
+    held = JobEnded(
+        queue="q", type="t", id="1", attempt=1, outcome="held", counted=False, seconds=0.0
+    )
+
+    for _ in range(100):
+        log(held)
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "message held, for want of a dead-letter queue"
+    ]
 
 
 # -- what is refused at the decorator ---------------------------------------------------------
