@@ -17,7 +17,8 @@ PUBLIC = {
     """,
     "brokerwq.idempotency": """
         Guards KeyBusyError NoKeyError PayloadMismatchError Processed Record SqliteStore State
-        Store TransactionAbortedError TransactionalStore open_store processed
+        Store TransactionAbortedError TransactionConflictError TransactionalStore open_store
+        processed
     """,
     "brokerwq.driver": """
         Adapter Capabilities Certainty Consumer Count DEFAULT_BROKER_LIMIT Delivery Difference
