@@ -304,3 +304,24 @@ def test_no_password_is_shown() -> None:
     with pytest.raises(ConfigError) as caught:
         App(["memory://a", "memory://user:secret@b"], send_to="amqp://user:secret@c")
     assert "secret" not in str(caught.value)
+
+
+async def test_spans_name_each_message_s_own_broker(tmp_path: Path) -> None:
+    pytest.importorskip("opentelemetry.sdk")
+    from tests.telemetry.lab import Lab as Telemetry
+
+    telemetry = Telemetry()
+    urls = [memory(), f"sqlite:///{tmp_path}/new.db"]
+    for url in urls:
+        producer = App(url)
+        working(producer)
+        async with producer:
+            await producer.workers[0].enqueue(1)
+    app = App(urls, send_to=urls[1], telemetry=telemetry.otel)
+    working(app)
+
+    await app.drain(settle=0, log=False)
+
+    for operation in (f"process {QUEUE}", f"ack {QUEUE}"):
+        found = [span.attributes or {} for span in telemetry.named(operation)]
+        assert {attributes["messaging.system"] for attributes in found} == {"memory", "sqlite"}
