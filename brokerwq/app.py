@@ -353,7 +353,8 @@ class App:
         """Write one message of a worker into an outbox; see ``workers.plan.Sender``."""
         from brokerwq.idempotency.foreign import put_out  # noqa: PLC0415  -- as in __init__
 
-        await put_out(tx, queue, message, delay, None if self.store is None else self.clock)
+        clock = None if self.store is None else self.clock
+        await put_out(tx, queue, message, delay, clock, instrumentation=self.telemetry)
 
     async def send_many(
         self, queue: str, outgoing: AsyncIterator[Outgoing] | Iterator[Outgoing], /

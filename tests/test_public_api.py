@@ -17,12 +17,13 @@ PUBLIC = {
     """,
     "brokerwq.idempotency": """
         Guards KeyBusyError NoKeyError PayloadMismatchError Processed Record SqliteStore State
-        Store TransactionAbortedError TransactionalStore open_store processed
+        Store TransactionAbortedError TransactionConflictError TransactionalStore open_store
+        processed
     """,
     "brokerwq.driver": """
         Adapter Capabilities Certainty Consumer Count DEFAULT_BROKER_LIMIT Delivery Difference
-        Driver Lease Mark QueueSpec QueueStats Results UNKNOWN_COUNT UncountedReturn
-        dead_letter_name
+        Driver Lease Mark Particular QueueSpec QueueStats Results UNKNOWN_COUNT UncountedReturn
+        capabilities_of dead_letter_name
     """,
 }
 PACKAGES = [

@@ -132,6 +132,19 @@ class SqliteDriver:
         found = await asyncio.to_thread(os.stat, self._settings.path)
         return f"file {found.st_dev}:{found.st_ino} {queue}"
 
+    async def hasten(self, queue: str, beyond: float, /) -> int:
+        """See ``brokerwq.driver.moving.Hastening``."""
+        engine = self._opened()
+        hastened, part = 0, statements.PURGE_CHUNK
+        while part == statements.PURGE_CHUNK:
+            part = await engine.call(
+                lambda db, moment: statements.hasten(db, moment, queue, beyond),
+                writes=True,
+                weight=statements.PURGE_CHUNK,
+            )
+            hastened += part
+        return hastened
+
     async def consume(self, queue: str, /, *, lease: float | None, prefetch: int) -> Consumer:
         """See ``Driver.consume``. There is nothing to prefetch."""
         engine = self._opened()

@@ -104,6 +104,29 @@ SET queue = ?, state = {READY}, at = ?, sent = ?, envelope = ?, token = NULL, re
 {_HELD_ONE}
 """
 
+_NOT_BEFORE = """'$."bwq-not-before"'"""
+HASTEN: Final = f"""
+UPDATE message
+SET state = {READY},
+    envelope = json_set(
+        coalesce(envelope, '{{}}'),
+        {_NOT_BEFORE},
+        CAST(
+            max(
+                CAST(at * 1000 AS INTEGER) + 1,
+                CAST(coalesce(json_extract(envelope, {_NOT_BEFORE}), 0) AS INTEGER)
+            ) AS TEXT
+        )
+    ),
+    at = :wall
+WHERE seq IN (
+    SELECT seq FROM message
+    WHERE queue = :queue AND state = {DELAYED} AND at > :beyond
+    ORDER BY at LIMIT :most
+)
+"""
+"""Makes ready what is due later, and writes on it when that is."""
+
 _COUNT = "SELECT count(*) FROM message WHERE queue = :queue AND state ="
 _FIRST = "SELECT sent FROM message WHERE queue = :queue AND state ="
 

@@ -311,6 +311,17 @@ def inspect(db: sqlite3.Connection, moment: Moment, queue: str) -> QueueStats:
     )
 
 
+def hasten(db: sqlite3.Connection, moment: Moment, queue: str, beyond: float) -> int:
+    """Make a part of what is due later than ``beyond`` seconds claimable; how many that were."""
+    values = {
+        "queue": queue_id(db, queue),
+        "wall": moment.wall,
+        "beyond": moment.wall + beyond,
+        "most": PURGE_CHUNK,
+    }
+    return db.execute(sql.HASTEN, values).rowcount
+
+
 def purge(db: sqlite3.Connection, moment: Moment, queue: str, last: int) -> int:
     """Delete up to ``PURGE_CHUNK`` claimable or delayed rows up to ``last``; how many it were."""
     return db.execute(

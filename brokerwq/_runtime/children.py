@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
+from typing import TypeVar
 
 from brokerwq._runtime.cancellation import uncancel
 from brokerwq.errors import DriverError
 from brokerwq.job import Child, Job
 from brokerwq.message import Message
 from brokerwq.outcomes import Done, Outcome, Retry
+
+T = TypeVar("T")
 
 
 async def send_children(
@@ -29,7 +32,7 @@ async def send_children(
         if not children or not isinstance(outcome, Done):
             continue
         try:
-            await _in_context(context, send(children))
+            await in_context(context, send(children))
         except (Exception, asyncio.CancelledError) as failure:
             if is_aborting():
                 raise
@@ -59,13 +62,15 @@ async def send_by_kind(
                 raise error
 
 
-async def _in_context(context: Context | None, sending: Awaitable[None]) -> None:
-    # The handler has ended; what it asked for is still its own in a trace.
+async def in_context(context: Context | None, sending: Awaitable[T]) -> T:
+    """What ``sending`` answers, done in ``context``.
+
+    The handler has ended; what it asked for is still its own in a trace.
+    """
     if context is None:
-        await sending
-        return
+        return await sending
 
-    async def send() -> None:
-        await sending
+    async def send() -> T:
+        return await sending
 
-    await asyncio.create_task(send(), context=context)
+    return await asyncio.create_task(send(), context=context)

@@ -254,7 +254,7 @@ async def _run(
     again = False
     if admission is not None:
         is_counted = work.cause not in ("lost", "stop")
-        attempt = guarding.Attempt(jobs[0], work.route.retry, is_counted, error)
+        attempt = guarding.Attempt(jobs[0], work.route.retry, is_counted, error, work.context)
         concluded = await guarding.conclude(
             admission, attempt, outcomes[0], answer, shared.store_failed
         )

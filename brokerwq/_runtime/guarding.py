@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
+from contextvars import Context
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import anyio
 
+from brokerwq._runtime.children import in_context
 from brokerwq._runtime.guard import Admission, Guard, Skip
 from brokerwq._runtime.leases import Held
 from brokerwq.backoff import RetryPolicy
@@ -44,12 +46,14 @@ class Attempt:
         retry: Its worker's policy.
         is_counted: Neither a lost lease nor the runner's stop ended it.
         error: What the handler raised.
+        context: What the handler ran in: what it asked for is still its own in a trace.
     """
 
     job: Job
     retry: RetryPolicy
     is_counted: bool
     error: BaseException | None = None
+    context: Context | None = None
 
     def is_last(self, outcome: Outcome) -> bool:
         """Whether the message is given up on with ``outcome``."""
@@ -108,7 +112,9 @@ async def _conclude(
     if isinstance(outcome, Done):
         children = attempt.job.take_children() if admission.takes_children else ()
         try:
-            return Concluded(outcome, skip=await admission.finish(answer, children))
+            finishing = admission.finish(answer, children)
+            skip = await (in_context(attempt.context, finishing) if children else finishing)
+            return Concluded(outcome, skip=skip)
         except (StoreUnavailableError, Outcome):
             raise
         except Exception as error:

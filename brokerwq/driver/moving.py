@@ -42,6 +42,22 @@ class Identified(Protocol):
 
 
 @runtime_checkable
+class Hastening(Protocol):
+    """A driver that can bring out what is delayed for long, so that it need not be waited for."""
+
+    async def hasten(self, queue: str, beyond: float, /) -> int:
+        """Make what is due later than ``beyond`` seconds claimable now; how many that were.
+
+        Each then says itself when it may be run, in ``Message.not_before``: a runner that meets
+        it delays it again, and a mover takes its time along.
+
+        Raises:
+            QueueNotFoundError: there is no such queue.
+        """
+        ...
+
+
+@runtime_checkable
 class NativeRaw(Protocol):
     """``Message.raw`` of a foreign message that knows what of it is this broker's alone."""
 

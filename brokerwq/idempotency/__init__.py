@@ -15,7 +15,12 @@ from brokerwq.idempotency.guard import Guards
 from brokerwq.idempotency.keys import NoKeyError
 from brokerwq.idempotency.open import open_store
 from brokerwq.idempotency.record import Record, State
-from brokerwq.idempotency.store import Store, TransactionAbortedError, TransactionalStore
+from brokerwq.idempotency.store import (
+    Store,
+    TransactionAbortedError,
+    TransactionalStore,
+    TransactionConflictError,
+)
 from brokerwq.idempotency.stores.sqlite import SqliteStore
 
 __all__ = [
@@ -29,6 +34,7 @@ __all__ = [
     "State",
     "Store",
     "TransactionAbortedError",
+    "TransactionConflictError",
     "TransactionalStore",
     "open_store",
     "processed",

@@ -11,7 +11,8 @@ from typing import Any, Final, Protocol, cast
 from brokerwq._runtime.guard import Skip
 from brokerwq.clock import Clock, move_on_after
 from brokerwq.errors import BrokerwqError, LeaseLostError, StoreError, StoreUnavailableError
-from brokerwq.events import Event, MarkerTrouble
+from brokerwq.events import Instrumentation, MarkerTrouble
+from brokerwq.idempotency.outbox import traced
 from brokerwq.idempotency.record import ANSWERS, Claim, State
 from brokerwq.idempotency.results import ResultError, result_text
 from brokerwq.idempotency.store import (
@@ -55,7 +56,7 @@ class Desk:
 
     holder: Holder
     once: Once
-    emit: Callable[[Event], object]
+    instrumentation: Instrumentation | None
     relay: Callable[[], Awaitable[int]]
 
     @property
@@ -85,7 +86,9 @@ class Desk:
 
     def report(self, job: Job, problem: str, error: BaseException) -> None:
         """Say that a finished job has no whole record."""
-        self.emit(
+        if self.instrumentation is None:
+            return
+        self.instrumentation.emit(
             MarkerTrouble(
                 queue=job.queue,
                 type=job.type,
@@ -229,7 +232,10 @@ class _InTransaction:
         self._has_outgoing = True
         await transaction.put_out(
             [
-                Outgoing(queue=child.queue, message=child.message, delay=child.delay)
+                traced(
+                    Outgoing(queue=child.queue, message=child.message, delay=child.delay),
+                    self._desk.instrumentation,
+                )
                 for child in children
             ]
         )

@@ -83,6 +83,8 @@ async def processed(
         KeyBusyError: somebody works on it.
         PayloadMismatchError: it is known with another payload.
         TransactionAbortedError: the block ended its transaction, or a statement in it failed.
+        TransactionConflictError: the database gave it up for another one: repeat the block.
+        StoreUnavailableError: whether it was committed cannot be told: repeat the block.
     """
     claim = Claim(
         key=digest_of(("processed", scope), key),

@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 from brokerwq.clock import Clock
 from brokerwq.errors import ConfigError
+from brokerwq.events import Instrumentation
+from brokerwq.idempotency.outbox import traced
 from brokerwq.idempotency.record import Answer, Claim
 from brokerwq.idempotency.store import Outgoing, Soundness
 from brokerwq.message import Message
@@ -98,7 +100,15 @@ def _opened_by(tx: Any) -> Foreign | None:
     return None
 
 
-async def put_out(tx: Any, queue: str, message: Message, delay: float, clock: Clock | None) -> None:
+async def put_out(
+    tx: Any,
+    queue: str,
+    message: Message,
+    delay: float,
+    clock: Clock | None,
+    *,
+    instrumentation: Instrumentation | None = None,
+) -> None:
     """Write ``message`` into the outbox, in the transaction that is open on ``tx``.
 
     Args:
@@ -107,6 +117,7 @@ async def put_out(tx: Any, queue: str, message: Message, delay: float, clock: Cl
         message: The message.
         delay: Seconds until it may be claimed.
         clock: The app's; None if that has no store, so that nobody would relay it.
+        instrumentation: Told of the send, whose trace the message carries.
 
     Raises:
         ConfigError: no transaction is open, or it is no connection that is known, or there is
@@ -119,4 +130,5 @@ async def put_out(tx: Any, queue: str, message: Message, delay: float, clock: Cl
     if not (connection.in_transaction or connection.begins_by_itself):
         msg = "no transaction is open on tx: the message would be sent whatever comes after"
         raise ConfigError(msg)
-    await connection.put_out(Outgoing(queue=queue, message=message, delay=delay))
+    outgoing = Outgoing(queue=queue, message=message, delay=delay)
+    await connection.put_out(traced(outgoing, instrumentation))

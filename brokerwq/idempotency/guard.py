@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 from brokerwq._runtime.guard import Admission, Skip
 from brokerwq.clock import Clock
 from brokerwq.errors import ConfigError
-from brokerwq.events import Event, Instrumentation
+from brokerwq.events import Instrumentation
 from brokerwq.idempotency import outbox
 from brokerwq.idempotency.admissions import Desk, LeaseTxAdmission, MarkerAdmission, TxAdmission
 from brokerwq.idempotency.keys import NoKeyError, digest_of, payload_digest
@@ -120,13 +120,9 @@ class Guards:
             if not is_async and not store.takes_threads:
                 msg = f"write async def: the connections of {store.name} belong to its loop"
                 raise ConfigError(msg)
-        desk = Desk(self, once, self._emit, self.relay)
+        desk = Desk(self, once, self._instrumentation, self.relay)
         scope = (self._app, worker)
         return StoreGuard(desk, scope, key_version, read_key)
-
-    def _emit(self, event: Event) -> None:
-        if self._instrumentation is not None:
-            self._instrumentation.emit(event)
 
     async def relay(self) -> int:
         """Send what is in the outbox."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Final, TypeAlias
 
 from brokerwq.errors import DriverError
+from brokerwq.events import Instrumentation
 from brokerwq.idempotency.store import Outgoing, SendAll, TransactionalStore
 from brokerwq.message import Message
 
@@ -13,6 +15,16 @@ SendOne: TypeAlias = Callable[[str, Message, float], Awaitable[None]]
 """Sends to a queue, with a delay in seconds."""
 
 _AT_ONCE: Final = 100
+
+
+def traced(outgoing: Outgoing, instrumentation: Instrumentation | None) -> Outgoing:
+    """``outgoing`` with the trace that it is written in: whoever relays it is in none."""
+    if instrumentation is None:
+        return outgoing
+    message = outgoing.message
+    with instrumentation.sending(outgoing.queue, message.type, 1, message.id) as headers:
+        carried = replace(message, headers={**headers, **message.headers})
+    return replace(outgoing, message=carried)
 
 
 async def relay(store: TransactionalStore, send: SendAll) -> int:

@@ -154,7 +154,11 @@ class Transaction(Protocol):
         ...
 
     async def examine(self) -> Soundness:
-        """Whether the record is still part of it: the guard, right before ``commit``."""
+        """Whether the record is still part of it: the guard, right before ``commit``.
+
+        Raises:
+            TransactionAbortedError: its connection is gone, and it with that.
+        """
         ...
 
     async def commit(self) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from hashlib import blake2b
 
-from brokerwq import envelope
 from brokerwq.driver.moving import NativeRaw
 from brokerwq.driver.protocol import Delivery, Mark
 from brokerwq.errors import (
@@ -55,9 +54,9 @@ def cargo_of(
         forgiven: Receives that may have been those of movers which died.
         keeps_raw: The target repeats native properties, being of the source's kind.
     """
-    message = delivery.message
-    mark = unmoved(delivery, forgiven=forgiven, is_dead=is_dead)
-    copy = mark.on(message)
+    message = copy = delivery.message
+    if not is_dead and delivery.receives - 1 > forgiven:
+        copy = unmoved(delivery, forgiven=forgiven, is_dead=is_dead).on(message)
     if not message.id:
         copy = replace(copy, id=new_message_id())
     if message.raw and not keeps_raw:
@@ -106,17 +105,19 @@ def _listed(names: Sequence[str]) -> str:
 
 def digest_of(message: Message) -> bytes:
     """A digest of what must be the same on both sides; 16 bytes."""
-    digest = blake2b(digest_size=16)
-    created = "" if message.created_at is None else envelope.milliseconds(message.created_at)
-    for text in (
+    created = message.created_at
+    texts = [
         message.type,
         message.content_type,
-        created,
+        # Every broker keeps whole milliseconds, so that both sides read the same.
+        "" if created is None else str(created.timestamp()),
         message.key or "",
         message.cause or "",
-        *(part for pair in sorted(message.headers.items()) for part in pair),
-    ):
-        data = text.encode("utf-8", "surrogatepass")
-        digest.update(len(data).to_bytes(4, "big") + data)
+    ]
+    for pair in sorted(message.headers.items()):
+        texts += pair
+    lengths = ",".join([str(len(text)) for text in texts])
+    head = f"{lengths};{''.join(texts)}".encode("utf-8", "surrogatepass")
+    digest = blake2b(head, digest_size=16)
     digest.update(message.body)
     return digest.digest()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from brokerwq._runtime.leases import Held
 from brokerwq._runtime.pauses import Pauses
 from brokerwq.clock import Clock
 from brokerwq.driver.capabilities import Lease, UncountedReturn
+from brokerwq.driver.moving import Hastening
 from brokerwq.driver.protocol import Certainty, Delivery, Driver, Mark
 from brokerwq.errors import (
     BrokerwqError,
@@ -35,6 +38,8 @@ _SHORT_WAIT = 0.2
 _LONGEST_PAUSE = 10.0
 _SHORTEST_STAY = 15.0
 _LONGEST_STAY = 300.0
+_HASTEN_BEYOND = 2 * _LONGEST_STAY
+_HASTEN_EVERY = 60.0
 _COUNTED_STAY = 3600.0
 """Seconds before a misfit is met again, where each meeting costs it a receive."""
 
@@ -120,12 +125,14 @@ class Lane:
         self._wait = min(_SHORT_WAIT if is_near else _WAIT, capabilities.max_wait)
         self._most = min(_BATCH, capabilities.max_claim)
         is_small = self._most <= _SMALL_CLAIMS
-        self._count = 1 if capabilities.ordered_groups else (8 if is_small else 3)
+        self._count = 1 if capabilities.ordered_groups else (8 if is_small else 5)
         self._counts_returns = capabilities.uncounted_return is UncountedReturn.COUNTED
         self._holdings: list[Holding] = []
+        self._notes: set[asyncio.Future[None]] = set()
         self._parked: dict[str, float] = {}
         self._at_work = 0
         self._looked_at = -_WAIT
+        self._hasten_at = -math.inf
 
     async def run(self) -> None:
         """Move until told to stop.
@@ -147,6 +154,7 @@ class Lane:
         finally:
             for holding in self._holdings:
                 await holding.aclose()
+            await asyncio.gather(*self._notes, return_exceptions=True)
 
     async def _open(self) -> bool:
         line = self._line
@@ -296,7 +304,11 @@ class Lane:
         line = self._line
         answers = await holding.delete([helds[n] for n in places])
         deleted = [cargo[n].id for n, answer in zip(places, answers, strict=True) if answer is None]
-        await line.ledger.deleted(line.direction, self._key, deleted)
+        # Nobody needs to wait for that: should it be missing, the id counts as open, and a copy
+        # that is met again is only deleted.
+        noting = asyncio.ensure_future(line.ledger.deleted(line.direction, self._key, deleted))
+        self._notes.add(noting)
+        noting.add_done_callback(self._notes.discard)
         self.report.moved += len(places)
         self.report.left_open += len(places) - len(deleted)
         return next((answer for answer in answers if answer is not None), None)
@@ -338,6 +350,16 @@ class Lane:
     def _mark_of(self, delivery: Delivery) -> Mark:
         return unmoved(delivery, forgiven=self.forgiven, is_dead=self.pair.is_dead)
 
+    async def _hasten(self, now: float) -> None:
+        """Bring out what is delayed for long, where the source can; now and then."""
+        source = self._line.source
+        if now < self._hasten_at or not isinstance(source, Hastening):
+            return
+        self._hasten_at = now + _HASTEN_EVERY
+        with suppress(DriverError):  # what is not brought out is waited for
+            # Not what waits for its next attempt, nor misfits that are out of the way.
+            await source.hasten(self.pair.source, _HASTEN_BEYOND)
+
     # -- when it is over ------------------------------------------------------------------
 
     async def _look(self) -> None:
@@ -348,6 +370,8 @@ class Lane:
             await clock.sleep(self._wait / 4)
             return
         self._looked_at = now
+        if self._line.waits:
+            await self._hasten(now)
         try:
             stats = await self._line.source.inspect(self.pair.source)
         except PermissionDeniedError:

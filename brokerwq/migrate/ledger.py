@@ -206,11 +206,12 @@ class Ledger:
             )
             # Where it came from by the other direction it has just been seen: what a mover that
             # died had left open there is settled.
-            db.executemany(
-                "UPDATE entry SET done = done + pending, pending = 0 "
-                "WHERE direction = ? AND queue = ? AND id = ? AND pending > 0",
-                [(other, queue, row[2]) for row in rows],
-            )
+            if db.execute("SELECT 1 FROM entry WHERE direction = ? LIMIT 1", (other,)).fetchone():
+                db.executemany(
+                    "UPDATE entry SET done = done + pending, pending = 0 "
+                    "WHERE direction = ? AND queue = ? AND id = ? AND pending > 0",
+                    [(other, queue, row[2]) for row in rows],
+                )
 
         await self._write(write)
 

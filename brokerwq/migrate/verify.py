@@ -30,8 +30,8 @@ class QueueProof:
         refused: Misfits that were found at the source, as they should be.
         at_both: Found on both sides: a mover died in between, and the next one deletes the
             source's copy; or a second copy of that id.
-        hidden: Moved, and not to be found because it is delayed or held by a worker there: at
-            most so many, by the counts of the target.
+        hidden: Moved, and not to be found because it is delayed or held by a worker there, or
+            because one look cannot hold so many: at most so many, by the counts of the target.
         run: Moved, and not there any more although nothing hides them: they have been run, or
             they are lost. Which of both only the workers' records can tell.
         altered: Found, with another content than was sent: their ids.
@@ -106,7 +106,9 @@ async def verify(
         new, new_whole = await _contents(target.driver, pair, clock, at_target=True)
         proof.is_complete = old_whole and new_whole
         _compare(proof, entries, old, new)
-        hidden = await _hidden(target.driver, pair) if proof.run else 0
+        hidden = 0
+        if proof.run:
+            hidden = await _hidden(target.driver, pair, seen=None if new_whole else len(new))
         proof.hidden = min(hidden, proof.run)
         proof.run -= proof.hidden
         if not proof.run:
@@ -161,11 +163,12 @@ async def _contents(
         return contents, True
 
 
-async def _hidden(driver: Driver, pair: Pair) -> int:
-    """How many messages of the target cannot be claimed now."""
+async def _hidden(driver: Driver, pair: Pair, *, seen: int | None) -> int:
+    """How many messages of the target were not seen, of which ``seen`` were if not all."""
     await know(driver, pair, at_target=True)
     try:
         stats = await driver.inspect(pair.target)
     except QueueNotFoundError:
         return 0
-    return stats.leased.value + stats.delayed.value
+    unseen = 0 if seen is None else max(0, stats.ready.value - seen)
+    return unseen + stats.leased.value + stats.delayed.value

@@ -36,6 +36,9 @@ _THREAD_PATIENCE: Final = 10.0
 _KEPT_OUT: Final = 0.3
 """The same for a store whose lock is perhaps held by a run that stands still, or is dead."""
 _KEPT_OUT_LIMIT: Final = 1.0
+_BLOCKED_LIMIT: Final = 5.0
+"""Seconds of the machine's time after which a second process counts as kept out: by the store's
+lock, or by one of the worker's own."""
 _STEP: Final = 5.0
 _BLOCKED: Final = 900.0
 """Seconds after which a second process counts as kept out by the one that stands still."""
@@ -174,12 +177,20 @@ class _Stage:
             may_be_blocked = any(run.is_held or run.left_behind for run in self.played.runs)
             limit = _KEPT_OUT if may_be_blocked else _THREAD_PATIENCE
             return max(0.0, limit - (SYSTEM_CLOCK.now() - min(asking)))
-        if not self._running():
+        running = self._running()
+        if not running:
             return 0.0
-        return PATIENCE if self._route.is_async else _THREAD_PATIENCE
+        if self._route.is_async:
+            return PATIENCE
+        if any(run.is_held for run in self.played.runs):  # with a lock of its own, perhaps
+            youngest = max(run.began for run in running)
+            return max(0.0, _KEPT_OUT_LIMIT - (SYSTEM_CLOCK.now() - youngest))
+        return _THREAD_PATIENCE
 
-    def _running(self) -> bool:
-        return any(not (run.is_over or run.is_held or run.is_crashed) for run in self.played.runs)
+    def _running(self) -> list[Run]:
+        return [
+            run for run in self.played.runs if not (run.is_over or run.is_held or run.is_crashed)
+        ]
 
     def capture(self, driver: Driver) -> Driver:
         """``driver``, with what the worker sends kept aside."""
@@ -312,11 +323,12 @@ class _Stage:
             await self._send_again()
         other = self._start()
         give_up_at = self._app.clock.now() + _BLOCKED
-        real_end = SYSTEM_CLOCK.now() + _KEPT_OUT_LIMIT
+        began = SYSTEM_CLOCK.now()
         while not other.settles and not other.is_gone:
             self._changed.clear()
-            if self._app.clock.now() > give_up_at or SYSTEM_CLOCK.now() > real_end:
-                break  # kept out, by a lock for example
+            patience = _KEPT_OUT_LIMIT if other.gate.asking else _BLOCKED_LIMIT
+            if self._app.clock.now() > give_up_at or SYSTEM_CLOCK.now() > began + patience:
+                break
             await self._wait(_STEP)
         if is_frozen:
             owner.gate.set("open")

@@ -67,17 +67,18 @@ def queue_name(name: str, attributes: Mapping[str, str]) -> Refusal | None:
     return None
 
 
-def queue_attributes(attributes: Mapping[str, str]) -> Refusal | None:
-    """What is wrong with attributes for ``CreateQueue`` and ``SetQueueAttributes``."""
-    for name, (least, most) in _RANGES.items():
-        text = attributes.get(name)
+def queue_attributes(name: str, attributes: Mapping[str, str]) -> Refusal | None:
+    """What is wrong with attributes of a queue, for ``CreateQueue`` and ``SetQueueAttributes``."""
+    is_fifo = name.endswith(sqs.FIFO)
+    for each, (least, most) in _RANGES.items():
+        text = attributes.get(each)
         if text is not None and not _is_within(text, least, most):
-            return Refusal("InvalidAttributeValue", f"Invalid value for the parameter {name}.")
+            return Refusal("InvalidAttributeValue", f"Invalid value for the parameter {each}.")
     policy = attributes.get("RedrivePolicy")
-    return _redrive_policy(policy) if policy else None
+    return _redrive_policy(policy, is_fifo=is_fifo) if policy else None
 
 
-def _redrive_policy(text: str) -> Refusal | None:
+def _redrive_policy(text: str, *, is_fifo: bool) -> Refusal | None:
     try:
         policy: Any = json.loads(text)
         count = str(policy["maxReceiveCount"])
@@ -89,6 +90,9 @@ def _redrive_policy(text: str) -> Refusal | None:
         return parameter("RedrivePolicy", text, reason)
     if not target.startswith("arn:"):
         return parameter("RedrivePolicy", text, "deadLetterTargetArn is no ARN")
+    if target.endswith(sqs.FIFO) != is_fifo:
+        reason = "Dead-letter queue must be same type of queue as the source."
+        return parameter("RedrivePolicy", text, reason)
     return None
 
 

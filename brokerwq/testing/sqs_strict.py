@@ -88,7 +88,7 @@ class StrictSqs:
         self._require(
             "create_queue",
             checks.queue_name(name, attributes)
-            or checks.queue_attributes(attributes)
+            or checks.queue_attributes(name, attributes)
             or self._deleted_recently(name),
         )
         answer = await client.create_queue(**arguments)
@@ -117,7 +117,7 @@ class StrictSqs:
         """``SetQueueAttributes``."""
         queue = await self._queue(client, arguments)
         attributes: dict[str, str] = arguments.get("Attributes") or {}
-        self._require("set_queue_attributes", checks.queue_attributes(attributes))
+        self._require("set_queue_attributes", checks.queue_attributes(queue.name, attributes))
         answer = await client.set_queue_attributes(**arguments)
         queue.attributes.update(attributes)
         return answer

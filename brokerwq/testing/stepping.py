@@ -1,7 +1,8 @@
 """One run of a worker, step by step: where its points are, and what befalls it at one.
 
 A point is a line of the user's own code that is about to be run, or a place where the worker waits
-for something. Code of Python itself, of installed packages and of brokerwq has none.
+for something. Code of Python itself, of installed packages and of brokerwq has none; nor has what
+cleans up: see ``source.unguarded``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import threading
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Literal
@@ -22,6 +22,8 @@ from weakref import WeakKeyDictionary
 
 import anyio.to_thread
 
+from brokerwq.clock import SYSTEM_CLOCK
+from brokerwq.testing import source
 from brokerwq.testing.mishap import Mishap
 
 _FOREIGN = tuple(
@@ -74,6 +76,7 @@ class Run:
         held: Set as long as it stands still at its point.
         is_crashed: Its process is gone.
         is_over: It has ended.
+        began: When it began, by the machine's clock.
         left_behind: What a crash left waiting; None for nothing.
     """
 
@@ -84,10 +87,12 @@ class Run:
         self.held: asyncio.Event = asyncio.Event()
         self.is_crashed = False
         self.is_over = False
+        self.began: float = SYSTEM_CLOCK.now()
         self.left_behind: Any = None
         self._released = threading.Event()
         self._go_on: asyncio.Event = asyncio.Event()
         self._cancel_next = False
+        self._lines: dict[FrameType, int] = {}
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -110,7 +115,7 @@ class Run:
         try:
             return await _Steps(self, awaitable)
         finally:
-            self.is_over = True
+            self._end()
 
     async def thread(self, call: Callable[[], object]) -> object:
         """Run a plain function in a thread."""
@@ -126,7 +131,11 @@ class Run:
         try:
             return await anyio.to_thread.run_sync(traced)
         finally:
-            self.is_over = True
+            self._end()
+
+    def _end(self) -> None:
+        self._lines.clear()
+        self.is_over = True
 
     async def bury(self) -> None:
         """End what a crash left behind, as a cancellation would: what it held is free again."""
@@ -146,7 +155,7 @@ class Run:
         return self.trace
 
     def _at_line(self, frame: FrameType) -> None:
-        if self.is_crashed or not self._is_here("line", frame):
+        if self.is_crashed or not self._is_point(frame) or not self._is_here("line", frame):
             return
         kind = self.mishap.kind if self.mishap is not None else ""
         if kind == "crash_at":
@@ -157,6 +166,15 @@ class Run:
         if self.mishap is not None and self.mishap.holds and not _on_a_loop():
             self._loop.call_soon_threadsafe(self.held.set)
             self._released.wait()
+
+    def _is_point(self, frame: FrameType) -> bool:
+        """Whether an exception at this line leaves the process in order."""
+        file, number = frame.f_code.co_filename, frame.f_lineno
+        before = self._lines.get(frame, 0)
+        self._lines[frame] = number
+        # A step back to a ``with`` is its end, where what it holds would stay held.
+        is_end = number <= before and source.is_with(file, number)
+        return not is_end and number not in source.unguarded(file)
 
     def at_await(self, frame: FrameType | None) -> BaseException | Literal["hold"] | None:
         """What shall befall the worker when it goes on from where it waits now."""
@@ -278,11 +296,4 @@ def _point(kind: Literal["line", "await"], frame: FrameType | None) -> Point:
     if frame is None:
         return Point(kind, "", "")
     name, number = frame.f_code.co_filename, frame.f_lineno
-    return Point(kind, f"{Path(name).name}:{number}", _line(name, number))
-
-
-@lru_cache(maxsize=4096)
-def _line(file: str, number: int) -> str:
-    import linecache  # noqa: PLC0415  -- only for words
-
-    return linecache.getline(file, number).strip()[:100]
+    return Point(kind, f"{Path(name).name}:{number}", source.line(name, number))

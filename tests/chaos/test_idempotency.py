@@ -119,14 +119,22 @@ async def make_tables(dsn: str) -> None:
     await store.aclose()
 
 
-@pytest.mark.parametrize("strategy", ["transactional", "lease_tx", "none", "mark-first"])
-async def test_over_rabbitmq_it_is_the_same(tmp_path: Path, strategy: str) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "seed"),
+    [
+        *((strategy, seed) for strategy in ("transactional", "lease_tx") for seed in SEEDS),
+        ("none", 1),
+        ("mark-first", 1),
+    ],
+)
+async def test_over_rabbitmq_it_is_the_same(tmp_path: Path, strategy: str, seed: int) -> None:
     pytest.importorskip("aio_pika")
     from tests.adapters.rabbit import RELEASES, server_or_skip
 
     server = await asyncio.to_thread(server_or_skip, RELEASES[0])
 
-    found = await campaign(tmp_path, strategy, 1, url=server.url, queue=f"once-{uuid.uuid4().hex}")
+    queue = f"once-{uuid.uuid4().hex}"
+    found = await campaign(tmp_path, strategy, seed, url=server.url, queue=queue)
 
     assert (found.left, found.dead) == (0, 0)
     if strategy == "mark-first":

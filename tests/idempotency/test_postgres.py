@@ -173,11 +173,46 @@ async def test_a_frozen_owner_holds_its_key_no_longer_than_the_idle_timeout(shop
         second = await shop.store.begin_marked(a_claim())
     await second.commit()
 
-    with pytest.raises(StoreUnavailableError):
-        assert await frozen.examine() == "aborted"
+    with pytest.raises(TransactionAbortedError, match="idle_timeout"):
+        await frozen.examine()
     await frozen.rollback()
     await impatient.aclose()
     assert await shop.store.begin_marked(a_claim()) == Completed(result=None)
+
+
+@pytest.mark.parametrize("library", ["asyncpg", "psycopg", "sqlalchemy"])
+async def test_a_handler_that_outlasts_the_idle_timeout_fails_and_does_not_come_back_for_ever(
+    tmp_path: Path, library: str
+) -> None:
+    place = sqlite(tmp_path)
+    async with schema() as dsn:
+        store = impatient(dsn, library)
+        await store.init()
+        app: App = place.app(store=store, name="shop", retry=RETRY)
+
+        @app.worker("q", once="transactional")
+        async def charge(job: Job, tx: Tx, n: int) -> None:
+            await asyncio.sleep(0.6)
+
+        await charge.enqueue(1)
+        report = await place.drain(app)
+        await place.aclose()
+
+    assert (report.dead, report.put_back) == ({"failed": 1}, 0)
+
+
+def impatient(dsn: str, library: str) -> Any:
+    """A store whose transactions may be silent for a quarter of a second."""
+    from brokerwq.idempotency.stores.psycopg import PsycopgStore
+    from brokerwq.idempotency.stores.sqlalchemy import SqlalchemyStore
+    from tests.idempotency.postgres import for_libpq
+
+    if library == "asyncpg":
+        return AsyncpgStore(dsn, idle_timeout=0.25)
+    if library == "psycopg":
+        return PsycopgStore(for_libpq(dsn), idle_timeout=0.25)
+    url = for_libpq(dsn).replace("postgresql://", "postgresql+psycopg://")
+    return SqlalchemyStore(url, idle_timeout=0.25)
 
 
 async def test_a_server_that_dies_stops_the_work_and_its_return_resumes_it(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,17 @@ import pytest
 
 from brokerwq import App, Job, RetryPolicy
 from brokerwq.errors import ConfigError
+from brokerwq.testing import mishap as mishaps
 from brokerwq.testing.idempotent import NotIdempotentError, Schedule, assert_idempotent
-from brokerwq.testing.mishap import crash_at, disconnect, error_at, partial_failure
+from brokerwq.testing.mishap import (
+    Mishap,
+    crash_at,
+    disconnect,
+    error_at,
+    lose_lease,
+    overlap,
+    partial_failure,
+)
 from tests.kit.right_workers import RIGHT
 from tests.kit.wrong_workers import WRONG, Trial, appends_without_a_key, marks_before_it_works
 
@@ -184,7 +194,7 @@ async def test_only_what_a_crash_leaves_behind_is_seen_of_a_worker() -> None:
 
     with pytest.raises(NotIdempotentError) as told:
         await assert_idempotent(
-            work, 1, effects=lambda: seen, reset=seen.clear, faults=[crash_at(4)]
+            work, 1, effects=lambda: seen, reset=seen.clear, faults=[crash_at(3)]
         )
 
     (failure,) = told.value.report.failures
@@ -205,7 +215,7 @@ async def test_a_lock_of_the_process_itself_dies_with_it() -> None:
             lock.release()
 
     report = await assert_idempotent(
-        work, {"n": 1}, effects=lambda: state, reset=state.clear, faults=[crash_at(4)]
+        work, {"n": 1}, effects=lambda: state, reset=state.clear, faults=[crash_at(3)]
     )
 
     assert report.failures == []
@@ -225,3 +235,38 @@ async def test_a_lock_of_the_process_itself_dies_with_it() -> None:
 def test_a_fault_that_cannot_be_is_refused(wrong: Callable[[], object]) -> None:
     with pytest.raises(ConfigError):
         wrong()
+
+
+@pytest.mark.parametrize("faults", [[overlap(2)], [crash_at(2)], [lose_lease(2), error_at(2)]])
+async def test_who_is_kept_out_by_a_lock_waits_for_it(faults: list[Mishap]) -> None:
+    app, lock, state = App("memory://"), threading.Lock(), dict[int, int]()
+
+    @app.worker("q")
+    def work(n: int) -> None:
+        with lock:
+            state[n] = n
+
+    report = await assert_idempotent(
+        work, 1, effects=lambda: state, reset=state.clear, faults=faults
+    )
+
+    assert report.failures == []
+
+
+@pytest.mark.parametrize(
+    "mishap",
+    [
+        crash_at(3),
+        crash_at("ack"),
+        error_at(1),
+        lose_lease(2),
+        overlap(2),
+        mishaps.duplicate(),
+        disconnect("send"),
+        disconnect("ack", done=True),
+        mishaps.throttle(),
+        partial_failure(0, 2),
+    ],
+)
+def test_a_fault_is_shown_as_it_is_written(mishap: Mishap) -> None:
+    assert eval(str(mishap), dict(vars(mishaps))) == mishap  # noqa: S307

@@ -332,6 +332,11 @@ def redrive(count: object, arn: str = "arn:aws:sqs:eu-west-1:000000000000:dead")
         ("orders", {"RedrivePolicy": redrive("abc")}, "InvalidParameterValue"),
         ("orders", {"RedrivePolicy": redrive(5, "dead")}, "InvalidParameterValue"),
         ("orders", {"RedrivePolicy": "{"}, "InvalidParameterValue"),
+        (
+            "orders",
+            {"RedrivePolicy": redrive(5, "arn:aws:sqs:eu-west-1:000000000000:dead.fifo")},
+            "InvalidParameterValue",
+        ),
     ],
 )
 async def test_a_queue_that_cannot_be_is_refused(

@@ -71,8 +71,9 @@ class Lab:
             yield migration
 
     async def run(self, **options: Any) -> MoveReport:
+        options.setdefault("settle", 0.0)
         async with self.migration() as migration:
-            return await migration.run(**{"settle": 0.0, **options})
+            return await migration.run(**options)
 
     async def take(self, url: str, queue: str = QUEUE) -> list[Delivery]:
         """Claim everything that is ready; it stays claimed until the lease ends."""

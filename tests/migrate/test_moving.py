@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from brokerwq.driver import Mark
+from brokerwq.driver.moving import Hastening
 from brokerwq.errors import ConfigError
 from brokerwq.message import DeadLetterNote
+from brokerwq.migrate import MoveReport
 from tests.migrate.lab import DEAD, QUEUE, Lab, made, opened
 
 
@@ -154,9 +157,12 @@ async def test_a_mover_that_is_stopped_leaves_nothing_claimed(lab: Lab) -> None:
     await lab.send(sent)
     async with lab.migration() as migration:
         moved = asyncio.Event()
-        moving = asyncio.create_task(
-            migration.run(rate=200.0, on_progress=lambda report: report.moved > 20 and moved.set())
-        )
+
+        def progressed(report: MoveReport) -> None:
+            if report.moved > 20:
+                moved.set()
+
+        moving = asyncio.create_task(migration.run(rate=200.0, on_progress=progressed))
         await asyncio.wait_for(moved.wait(), 20)
         moving.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -200,3 +206,40 @@ async def test_a_ledger_of_another_migration_is_refused(lab: Lab) -> None:
         await lab.turned().run()
 
     assert await lab.counts(lab.source) == (1, 0, 0)
+
+
+async def test_what_is_delayed_for_days_in_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, source=f"sqlite:///{tmp_path}/source.db")
+    await lab.declare()
+    await lab.send([made(1, key="k", attempts=2)], delay=86_400)
+    due = datetime.now(UTC) + timedelta(days=30)
+    await lab.send([made(2, not_before=due)], delay=86_400)
+
+    report = await asyncio.wait_for(lab.run(), 20)
+
+    assert report.moved == 2
+    assert await lab.counts(lab.source) == (0, 0, 0)
+    assert await lab.counts(lab.target) == (0, 0, 2)
+    async with opened(lab.target) as driver:
+        stats = await driver.inspect(QUEUE)
+    assert stats.next_due is not None
+    assert 86_300 < stats.next_due <= 86_400
+
+
+async def test_what_is_brought_out_says_itself_when_it_is_due(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, source=f"sqlite:///{tmp_path}/source.db")
+    await lab.declare()
+    soon, late = made(1), made(2, key="k", attempts=2)
+    await lab.send([soon], delay=60)
+    await lab.send([late], delay=3600)
+    async with opened(lab.source) as driver:
+        assert isinstance(driver, Hastening)
+        assert await driver.hasten(QUEUE, 600.0) == 1
+        assert await driver.hasten(QUEUE, 600.0) == 0
+
+    (delivery,) = await lab.take(lab.source)
+    message = delivery.message
+    assert (message.id, message.key, message.attempts) == (late.id, "k", 2)
+    assert message.not_before is not None
+    rest = message.not_before - datetime.now(UTC)
+    assert timedelta(seconds=3500) < rest <= timedelta(seconds=3601)

@@ -110,7 +110,8 @@ async def test_a_drain_waits_for_both() -> None:
         producer = App(url)
         working(producer)
         async with producer:
-            await producer.workers[0].enqueue_many(range(nth, 40, 2))
+            worker: Any = producer.workers[0]
+            await worker.enqueue_many(range(nth, 40, 2))
     app = App(urls)
     ran = working(app)
 
@@ -188,7 +189,7 @@ def _break(app: App, url: str, faults: Faults) -> None:
         replace(place, wrap=wrapped) if place.url == url else place for place in app.sources
     )
     sending = next(place for place in places if place.url == app.url)
-    app._sources, app.place = places, sending
+    app._sources, app.place = places, sending  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_a_queue_that_differs_on_one_side_ends_the_runner(tmp_path: Path) -> None:
@@ -303,3 +304,24 @@ def test_no_password_is_shown() -> None:
     with pytest.raises(ConfigError) as caught:
         App(["memory://a", "memory://user:secret@b"], send_to="amqp://user:secret@c")
     assert "secret" not in str(caught.value)
+
+
+async def test_spans_name_each_message_s_own_broker(tmp_path: Path) -> None:
+    pytest.importorskip("opentelemetry.sdk")
+    from tests.telemetry.lab import Lab as Telemetry
+
+    telemetry = Telemetry()
+    urls = [memory(), f"sqlite:///{tmp_path}/new.db"]
+    for url in urls:
+        producer = App(url)
+        working(producer)
+        async with producer:
+            await producer.workers[0].enqueue(1)
+    app = App(urls, send_to=urls[1], telemetry=telemetry.otel)
+    working(app)
+
+    await app.drain(settle=0, log=False)
+
+    for operation in (f"process {QUEUE}", f"ack {QUEUE}"):
+        found = [span.attributes or {} for span in telemetry.named(operation)]
+        assert {attributes["messaging.system"] for attributes in found} == {"memory", "sqlite"}

@@ -160,7 +160,7 @@ async def _give_back(link: Link, *, is_sound: bool) -> None:
 
 
 class _Told(AbstractContextManager[None]):
-    """A block inside of a transaction: an outage and a conflict are told, other errors pass."""
+    """A block inside of a transaction: a loss and a conflict are told, other errors pass."""
 
     def __init__(self, store: PostgresStore) -> None:
         self._store = store
@@ -173,5 +173,10 @@ class _Told(AbstractContextManager[None]):
             msg = f"the database gave the transaction up: {error}"
             raise TransactionConflictError(msg) from error
         if kind == "passing":
-            text = f"store {self._store.name}: {type(error).__name__}: {error}"
-            raise StoreUnavailableError(text) from error
+            # Known to be nothing, unlike a lost answer to COMMIT; and counted, since it may be
+            # the handler's own doing every time.
+            msg = (
+                "the connection was lost before anything was committed; the server ends a "
+                f"transaction in which the handler is silent for idle_timeout: {error}"
+            )
+            raise TransactionAbortedError(msg) from error

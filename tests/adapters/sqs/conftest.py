@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import AsyncGenerator, Generator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -13,8 +13,8 @@ import pytest
 from brokerwq.clock import SYSTEM_CLOCK, Clock
 from brokerwq.driver import Delivery, QueueSpec
 from brokerwq.message import Message, new_message_id
-from brokerwq.testing.servers.installation import ServerUnavailableError
-from brokerwq.testing.servers.localstack import SqsServer, localstack
+from brokerwq.testing.servers.kinds import Service
+from brokerwq.testing.servers.localstack import SqsServer
 from brokerwq.testing.sqs_faults import SqsFaults
 from brokerwq.testing.sqs_strict import StrictSqs
 from tests.adapters.sqs.beside import pytest_configure, pytest_pyfunc_call
@@ -33,17 +33,11 @@ from brokerwq_sqs.settings import SqsSettings  # noqa: E402
 
 
 @pytest.fixture(scope="session")
-def server() -> Generator[SqsServer]:
-    with ExitStack() as stack:
-        patch = stack.enter_context(pytest.MonkeyPatch.context())
-        for name, value in SqsServer(endpoint="").environment.items():
+def server(bwq_sqs_server: Service) -> Generator[SqsServer]:
+    running = SqsServer(endpoint=bwq_sqs_server.address)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in running.environment.items():
             patch.setenv(name, value)
-        try:
-            running = stack.enter_context(localstack())
-        except ServerUnavailableError as exc:
-            if REQUIRED:
-                raise
-            pytest.skip(str(exc))
         yield running
 
 
