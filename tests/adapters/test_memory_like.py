@@ -17,7 +17,15 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from brokerwq import App, Job, RetryPolicy, Snooze
-from brokerwq.driver import Consumer, Delivery, Driver, Mark, QueueSpec
+from brokerwq.driver import (
+    Consumer,
+    Delivery,
+    Driver,
+    Mark,
+    QueueSpec,
+    UncountedReturn,
+    capabilities_of,
+)
 from brokerwq.driver.rules import rabbitmq, sqs, sqs_wire
 from brokerwq.errors import (
     CannotExtendError,
@@ -316,6 +324,22 @@ async def test_fifo_delays_nothing_and_counts_every_return() -> None:
 
         (again,) = await room.claim(consumer)
         assert (again.receives, again.message.attempts, again.message.suspect) == (2, 0, False)
+
+
+async def test_a_single_fifo_queue_among_standard_ones_says_what_it_can_do() -> None:
+    async with lab("sqs") as room:
+        await room.driver.declare(QueueSpec(name="a.fifo"))
+        await room.driver.send("a.fifo", [message()], [0.0])
+        consumer = await room.consumer(queue="a.fifo")
+        can = capabilities_of(consumer, room.driver)
+        (held,) = await room.claim(consumer)
+
+        await consumer.put_back([held], [0.0], [Mark(attempts=7)])
+
+        assert can.ordered_groups
+        assert can.uncounted_return is UncountedReturn.COUNTED
+        assert (await room.claim(consumer))[0].receives == 2
+        assert capabilities_of(await room.consumer(), room.driver) == room.driver.capabilities
 
 
 async def test_a_name_with_and_without_its_ending_is_one_queue() -> None:
