@@ -15,7 +15,13 @@ from brokerwq.clock import SYSTEM_CLOCK, Clock, move_on_after
 from brokerwq.driver.adapter import Adapter
 from brokerwq.driver.capabilities import Capabilities
 from brokerwq.driver.doctor import check_dead_letter_way
-from brokerwq.driver.protocol import Difference, Driver, QueueSpec, QueueStats
+from brokerwq.driver.protocol import (
+    Difference,
+    Driver,
+    QueueSpec,
+    QueueStats,
+    capabilities_of,
+)
 from brokerwq.driver.registry import find_adapter, missing_client, settings_of
 from brokerwq.driver.spec import check_queue_name, check_spec
 from brokerwq.durations import Seconds, positive_seconds, seconds_of
@@ -225,7 +231,7 @@ class Broker:
         driver = await self._connected()
         consuming = driver.consume(queue, lease=seconds, prefetch=prefetch)
         consumer = await self._in_time(consuming, "consume")
-        claimer = Claimer(consumer, driver.capabilities, self._clock)
+        claimer = Claimer(consumer, capabilities_of(consumer, driver), self._clock)
         try:
             yield claimer
         finally:

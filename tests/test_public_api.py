@@ -22,8 +22,8 @@ PUBLIC = {
     """,
     "brokerwq.driver": """
         Adapter Capabilities Certainty Consumer Count DEFAULT_BROKER_LIMIT Delivery Difference
-        Driver Lease Mark QueueSpec QueueStats Results UNKNOWN_COUNT UncountedReturn
-        dead_letter_name
+        Driver Lease Mark Particular QueueSpec QueueStats Results UNKNOWN_COUNT UncountedReturn
+        capabilities_of dead_letter_name
     """,
 }
 PACKAGES = [

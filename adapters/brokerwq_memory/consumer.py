@@ -9,7 +9,7 @@ from typing import TypeAlias
 from anyio.lowlevel import checkpoint
 
 from brokerwq.clock import Clock
-from brokerwq.driver import Delivery, Lease, Mark, Results, UncountedReturn
+from brokerwq.driver import Capabilities, Delivery, Lease, Mark, Results, UncountedReturn
 from brokerwq.durations import positive_seconds, seconds_of
 from brokerwq.errors import ClosedError, DriverError
 from brokerwq.message import DeadLetterNote
@@ -26,12 +26,13 @@ class MemoryConsumer:
     def __init__(self, space: Space, queue: Queue, lease: float, clock: Clock) -> None:
         self._space = space
         self._like = space.like
+        self._can = space.like.capabilities_of(queue.name)
         self._queue = queue
         self._lease = lease
         self._clock = clock
         self._waiter: Waiter | None = None
         self._held: set[Claim] = set()
-        self._ends_with_us = space.like.capabilities.lease is Lease.CONNECTION
+        self._ends_with_us = self._can.lease is Lease.CONNECTION
         self._is_quiesced = False
         self._is_closed = False
         queue.takers.add(self)
@@ -40,6 +41,11 @@ class MemoryConsumer:
     def lease(self) -> float:
         """See ``Consumer.lease``."""
         return self._lease
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See ``Particular.capabilities``: a FIFO queue can do other things than the rest."""
+        return self._can
 
     @property
     def is_idle(self) -> bool:
@@ -52,7 +58,7 @@ class MemoryConsumer:
         await checkpoint()
         if max_items < 1:
             return []
-        most = min(max_items, self._like.capabilities.max_claim)
+        most = min(max_items, self._can.max_claim)
         deadline = self._clock.now() + self._like.wait_for(wait, self._lease)
         while True:
             taken, waiter, next_at = self._take(most)
@@ -78,7 +84,7 @@ class MemoryConsumer:
             taken: list[Delivery] = []
             if not self._is_quiesced:
                 while len(taken) < max_items and (claim := self._lend(now)) is not None:
-                    left = min(self._lease, self._like.capabilities.max_lease)
+                    left = min(self._lease, self._can.max_lease)
                     taken.append(wire.delivery_of(claim, queue.name, left))
                 if not taken:
                     queue.waiters.add(waiter)
@@ -129,7 +135,7 @@ class MemoryConsumer:
         seconds = self._like.delay(positive_seconds(seconds, "lease"))
 
         def extend(claim: Claim, _: int, now: float) -> None:
-            if now + seconds > claim.taken_at + self._like.capabilities.max_lease:
+            if now + seconds > claim.taken_at + self._can.max_lease:
                 raise self._like.cannot_extend()
             if not self._ends_with_us:
                 claim.until = now + seconds
@@ -144,7 +150,7 @@ class MemoryConsumer:
         def release(claim: Claim, nth: int, now: float) -> None:
             wait, message = waits[nth], wire.message_of(claim.record)
             self._check(wait)
-            left = claim.taken_at + self._like.capabilities.max_lease - now
+            left = claim.taken_at + self._can.max_lease - now
             if self._like.copies(wait, left):
                 counted = self._like.counted(message, claim.record.receives)
                 self._copy(claim, wait, counted, now)
@@ -161,8 +167,8 @@ class MemoryConsumer:
 
         def put_back(claim: Claim, nth: int, now: float) -> None:
             self._check(waits[nth])
-            if self._like.capabilities.uncounted_return is UncountedReturn.COUNTED:
-                left = claim.taken_at + self._like.capabilities.max_lease - now
+            if self._can.uncounted_return is UncountedReturn.COUNTED:
+                left = claim.taken_at + self._can.max_lease - now
                 self._return(claim, min(waits[nth], left), now)
             else:
                 self._copy(claim, waits[nth], marks[nth], now)
@@ -170,7 +176,7 @@ class MemoryConsumer:
         return await self._settle(deliveries, put_back)
 
     def _check(self, wait: float) -> None:
-        if wait > self._like.capabilities.max_release_delay:
+        if wait > self._can.max_release_delay:
             raise self._like.release_refusal(wait)
 
     def _copy(self, claim: Claim, wait: float, mark: Mark, now: float) -> None:
@@ -220,7 +226,7 @@ class MemoryConsumer:
                 claim = delivery.handle
                 if isinstance(claim, Claim) and claim.is_held:
                     results.append(self._change(change, claim, nth, now))
-                elif late is None or self._like.capabilities.fences or not isinstance(claim, Claim):
+                elif late is None or self._can.fences or not isinstance(claim, Claim):
                     results.append(lease_lost(delivery))
                 else:
                     results.append(late(claim, delivery, now))

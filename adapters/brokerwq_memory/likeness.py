@@ -81,6 +81,12 @@ class Likeness:
     buries_expired: bool = False
     keeps_limits: bool = True
 
+    def capabilities_of(self, queue: str) -> Capabilities:
+        """What a queue of that name can do."""
+        if self.is_fifo(queue) and not self.capabilities.ordered_groups:
+            return _as_fifo(self.capabilities)
+        return self.capabilities
+
     def counted(self, message: Message, receives: int) -> Mark:
         """The mark of a copy that spent its attempt."""
         return replace(
@@ -109,6 +115,15 @@ def likeness_of(name: str) -> Likeness:
         msg = f"like={name:.100} is not known; the memory broker can be like {known}"
         raise ConfigError(msg)
     return found
+
+
+def _as_fifo(capabilities: Capabilities) -> Capabilities:
+    return replace(
+        capabilities,
+        max_send_delay=0,
+        uncounted_return=UncountedReturn.COUNTED,
+        ordered_groups=True,
+    )
 
 
 def _no(_: object) -> bool:
@@ -294,12 +309,7 @@ _SQS: Final = Likeness(
 _SQS_FIFO: Final = replace(
     _SQS,
     name="sqs-fifo",
-    capabilities=replace(
-        _SQS_CAPABILITIES,
-        max_send_delay=0,
-        uncounted_return=UncountedReturn.COUNTED,
-        ordered_groups=True,
-    ),
+    capabilities=_as_fifo(_SQS_CAPABILITIES),
     canonical=_short,
     is_fifo=_yes,
     check=_check_fifo,

@@ -19,7 +19,7 @@ from brokerwq.driver import Capabilities, Delivery, Mark, Results
 from brokerwq.driver.rules import sqs as rules
 from brokerwq.driver.rules.sqs import MAX_DELAY, MAX_LEASE
 from brokerwq.durations import positive_seconds, seconds_of
-from brokerwq.errors import ClosedError, DriverError, PermissionDeniedError
+from brokerwq.errors import ClosedError, DriverError, LeaseLostError, PermissionDeniedError
 from brokerwq.message import DeadLetterNote
 from brokerwq_sqs import copies
 from brokerwq_sqs.batch import Entry, call_batch
@@ -86,7 +86,8 @@ class SqsConsumer:
         async def ack() -> None:
             await self._delete(items, results)
             for nth in late:
-                if results[nth] is None:
+                # A FIFO queue refuses it; what was sent is sent.
+                if results[nth] is None or isinstance(results[nth], LeaseLostError):
                     results[nth] = lease_lost(self._queue.label, sent=True)
 
         return await self._shielded(items, results, ack)

@@ -20,7 +20,7 @@ from brokerwq._runtime.strangers import Strangers
 from brokerwq._runtime.verdict import Judge
 from brokerwq.clock import move_on_after
 from brokerwq.driver.capabilities import Capabilities, Lease
-from brokerwq.driver.protocol import QueueSpec
+from brokerwq.driver.protocol import QueueSpec, capabilities_of
 from brokerwq.errors import DriverError
 
 _CLOSE_PATIENCE = 3.0
@@ -117,9 +117,7 @@ class Opener:
         consumer = await connection.consume(spec, prefetch or usual)
         if consumer is None:
             return None
-        # A queue of a special kind may say what it can do; the driver speaks for the others.
-        usually = connection.driver.capabilities
-        capabilities: Capabilities = getattr(consumer, "capabilities", usually)
+        capabilities = capabilities_of(consumer, connection.driver)
         told = connection.site.instrumentation or plan.instrumentation
         troubles = connection.of(f"dead letters {spec.name}")
         keeper = LeaseKeeper(

@@ -12,9 +12,11 @@ from brokerwq.driver.protocol import (
     Difference,
     Driver,
     Mark,
+    Particular,
     QueueSpec,
     QueueStats,
     Results,
+    capabilities_of,
     dead_letter_name,
 )
 
@@ -31,9 +33,11 @@ __all__ = [
     "Driver",
     "Lease",
     "Mark",
+    "Particular",
     "QueueSpec",
     "QueueStats",
     "Results",
     "UncountedReturn",
+    "capabilities_of",
     "dead_letter_name",
 ]

@@ -288,6 +288,16 @@ class Consumer(Protocol):
 
 
 @runtime_checkable
+class Particular(Protocol):
+    """What a ``Consumer`` may be besides: one of a queue that is unlike its driver's others."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this queue can do."""
+        ...
+
+
+@runtime_checkable
 class Driver(Protocol):
     """One connection to one broker. Belongs to the event loop that opened it."""
 
@@ -370,3 +380,8 @@ class Driver(Protocol):
             UnsupportedError: ``Capabilities.lists_queues`` is false.
         """
         ...
+
+
+def capabilities_of(consumer: Consumer, driver: Driver) -> Capabilities:
+    """What the queue of ``consumer`` can do: its own word, else its driver's."""
+    return consumer.capabilities if isinstance(consumer, Particular) else driver.capabilities

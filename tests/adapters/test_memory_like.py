@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import json
+import math
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 from brokerwq_memory import adapter
+from brokerwq_memory.likeness import likeness_of
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from brokerwq import App, Job, RetryPolicy, Snooze
-from brokerwq.driver import Consumer, Delivery, Driver, Mark, QueueSpec
+from brokerwq.driver import (
+    Consumer,
+    Delivery,
+    Driver,
+    Mark,
+    QueueSpec,
+    UncountedReturn,
+    capabilities_of,
+)
 from brokerwq.driver.rules import rabbitmq, sqs, sqs_wire
 from brokerwq.errors import (
     CannotExtendError,
@@ -316,6 +326,22 @@ async def test_fifo_delays_nothing_and_counts_every_return() -> None:
         assert (again.receives, again.message.attempts, again.message.suspect) == (2, 0, False)
 
 
+async def test_a_single_fifo_queue_among_standard_ones_says_what_it_can_do() -> None:
+    async with lab("sqs") as room:
+        await room.driver.declare(QueueSpec(name="a.fifo"))
+        await room.driver.send("a.fifo", [message()], [0.0])
+        consumer = await room.consumer(queue="a.fifo")
+        can = capabilities_of(consumer, room.driver)
+        (held,) = await room.claim(consumer)
+
+        await consumer.put_back([held], [0.0], [Mark(attempts=7)])
+
+        assert can.ordered_groups
+        assert can.uncounted_return is UncountedReturn.COUNTED
+        assert (await room.claim(consumer))[0].receives == 2
+        assert capabilities_of(await room.consumer(), room.driver) == room.driver.capabilities
+
+
 async def test_a_name_with_and_without_its_ending_is_one_queue() -> None:
     async with lab("sqs-fifo") as room:
         await room.send(b"1")
@@ -455,6 +481,42 @@ def test_memory_like_sqs_refuses_what_the_sqs_adapter_refuses(
 
     theirs, ours = _run(run())
     assert theirs == ours
+
+
+_NAMES = st.sampled_from(["", "q", "q.fifo", "q-dead", "a.b", "q.FIFO", "x" * 75, "x" * 76, "ü"])
+_SPECS = st.builds(
+    QueueSpec,
+    name=_NAMES | st.text(max_size=8),
+    dead_letter=st.none() | _NAMES,
+    lease=st.sampled_from([None, 0.0, 0.5, 30.0, 43_140.0, 43_141.0]),
+    retention=st.sampled_from([None, 59.0, 60.0, 1_209_600.0, 1_209_601.0, math.inf]),
+    broker_limit=st.sampled_from([0, 1, 1000, 1001]),
+)
+
+
+@pytest.mark.parametrize("is_fifo", [False, True])
+@given(spec=_SPECS)
+@_DIFFERENTIAL
+def test_memory_like_sqs_refuses_the_queues_that_the_sqs_adapter_refuses(
+    is_fifo: bool,  # noqa: FBT001  -- pytest gives it by name
+    spec: QueueSpec,
+) -> None:
+    pytest.importorskip("aiobotocore")
+    from brokerwq_sqs.queues import Queues
+    from brokerwq_sqs.settings import SqsSettings
+    from brokerwq_sqs.topology import check_spec
+
+    like = likeness_of("sqs-fifo" if is_fifo else "sqs")
+
+    def told(check: Callable[[], object]) -> str:
+        try:
+            check()
+        except ConfigError as exc:
+            return str(exc)
+        return ""
+
+    theirs = told(lambda: check_spec(spec, Queues(cast("Any", None), SqsSettings(fifo=is_fifo))))
+    assert told(lambda: like.check(spec)) == theirs
 
 
 @given(each=_MESSAGES, delay=_DELAYS, filler=st.sampled_from([0, 131_000, 140_000]))

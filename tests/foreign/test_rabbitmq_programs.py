@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from brokerwq import Job, QueueSpec
-from tests.adapters.rabbit import Lab, eventually, server_or_skip
+from tests.adapters.rabbit import RELEASES, Lab, eventually, server_or_skip
 from tests.cases.lab import Place
 
 celery: Any = pytest.importorskip("celery")
@@ -28,9 +28,9 @@ pika: Any = pytest.importorskip("pika")
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def lab() -> Lab:
-    return Lab(server_or_skip("3.10"))
+@pytest.fixture(params=RELEASES)
+def lab(request: pytest.FixtureRequest) -> Lab:
+    return Lab(server_or_skip(request.param))
 
 
 @pytest.fixture

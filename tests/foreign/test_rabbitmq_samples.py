@@ -16,7 +16,7 @@ from brokerwq.codecs import Arguments, Reading
 from brokerwq.dead_letters import DeadLetters
 from brokerwq.driver import Delivery
 from brokerwq.events import JobEnded
-from tests.adapters.rabbit import Lab, claim, eventually, server_or_skip
+from tests.adapters.rabbit import RELEASES, Lab, claim, eventually, server_or_skip
 from tests.adapters.test_rabbitmq_wire import Wire
 from tests.cases.lab import Place, declare, send_raw
 from tests.foreign.deploy import rolling_deploy
@@ -25,9 +25,9 @@ from tests.foreign.samples import Since, amqp_properties, poison_bodies, sample
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def lab() -> Lab:
-    return Lab(server_or_skip("3.10"))
+@pytest.fixture(params=RELEASES)
+def lab(request: pytest.FixtureRequest) -> Lab:
+    return Lab(server_or_skip(request.param))
 
 
 @pytest.fixture

@@ -19,7 +19,8 @@ from brokerwq import App, Job, RetryPolicy, Runner
 from brokerwq.idempotency import open_store
 
 BROKER, STORE, FILE, FAULT = sys.argv[1:5]
-LEASE = 1.2
+# Long enough for a slow machine to write a record in; a crash loop waits for three of them.
+LEASE = 1.2 if FAULT == "crash" else 2.5
 
 store: Any = open_store(STORE)
 app = App(

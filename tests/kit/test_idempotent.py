@@ -12,6 +12,7 @@ import pytest
 
 from brokerwq import App, Job, RetryPolicy
 from brokerwq.errors import ConfigError
+from brokerwq.testing import mishap as mishaps
 from brokerwq.testing.idempotent import NotIdempotentError, Schedule, assert_idempotent
 from brokerwq.testing.mishap import (
     Mishap,
@@ -250,3 +251,22 @@ async def test_who_is_kept_out_by_a_lock_waits_for_it(faults: list[Mishap]) -> N
     )
 
     assert report.failures == []
+
+
+@pytest.mark.parametrize(
+    "mishap",
+    [
+        crash_at(3),
+        crash_at("ack"),
+        error_at(1),
+        lose_lease(2),
+        overlap(2),
+        mishaps.duplicate(),
+        disconnect("send"),
+        disconnect("ack", done=True),
+        mishaps.throttle(),
+        partial_failure(0, 2),
+    ],
+)
+def test_a_fault_is_shown_as_it_is_written(mishap: Mishap) -> None:
+    assert eval(str(mishap), dict(vars(mishaps))) == mishap  # noqa: S307
