@@ -133,6 +133,7 @@ class Lane:
         self._at_work = 0
         self._looked_at = -_WAIT
         self._hasten_at = -math.inf
+        self._in_order = False
 
     async def run(self) -> None:
         """Move until told to stop.
@@ -158,7 +159,9 @@ class Lane:
 
     async def _open(self) -> bool:
         line = self._line
-        for _ in range(self._count):
+        # One after another where the order is kept: a group must not overtake itself.
+        self._in_order = await line.target.keeps_order(self.pair.target)
+        for _ in range(1 if self._in_order else self._count):
             holding = Holding(
                 line.source,
                 self.pair.source,
@@ -279,7 +282,9 @@ class Lane:
         line = self._line
         if not places:
             return [], [], {}
-        answers = await line.target.send(self.pair.target, [cargo[n] for n in places])
+        answers = await line.target.send(
+            self.pair.target, [cargo[n] for n in places], in_order=self._in_order
+        )
         sent = [n for n, answer in zip(places, answers, strict=True) if answer is None]
         refused: dict[int, DriverError] = {
             n: answer

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 
 from brokerwq._runtime.pauses import Pauses
 from brokerwq.clock import Clock, move_on_after
+from brokerwq.driver.capabilities import Capabilities, Lease
 from brokerwq.driver.protocol import Driver
 from brokerwq.errors import DriverError, ThrottledError, TransientError
 from brokerwq.migrate.cargo import REFUSALS, Cargo
 
 _LONGEST_PAUSE = 10.0
 _CALL_SECONDS = 30.0
+_LEASE = 60.0
 _CALLS = 8
 """Calls under way at once."""
 
@@ -41,13 +44,28 @@ class Target:
         self._clock = clock
         self._patience = patience
         self._stopping = stopping
-        # One after another where the order is kept: a group must not overtake itself.
-        self._calls = 1 if driver.capabilities.ordered_groups else _CALLS
         self._pauses = Pauses(_LONGEST_PAUSE)
         self._resume_at = 0.0
         self._accepted_at = clock.now()
 
-    async def send(self, queue: str, cargo: Sequence[Cargo]) -> list[DriverError | None]:
+    async def keeps_order(self, queue: str) -> bool:
+        """Whether ``queue`` keeps groups in order, so that what goes there must not overtake.
+
+        A consumer that is pushed nothing is asked for it: a queue may be of a special kind.
+        """
+        usually = self.driver.capabilities
+        if usually.ordered_groups or usually.lease is not Lease.TIMED:
+            return usually.ordered_groups
+        with suppress(DriverError):  # the first send meets the same trouble, and reports it
+            consumer = await self.driver.consume(queue, lease=_LEASE, prefetch=1)
+            capabilities: Capabilities = getattr(consumer, "capabilities", usually)
+            await consumer.aclose()
+            return capabilities.ordered_groups
+        return False
+
+    async def send(
+        self, queue: str, cargo: Sequence[Cargo], *, in_order: bool
+    ) -> list[DriverError | None]:
         """Send; one answer each: None for accepted, one of ``REFUSALS`` for what does not fit.
 
         Any other error says that the target was in trouble when the mover was told to stop, or
@@ -65,7 +83,7 @@ class Target:
                 break
             errors: list[DriverError] = []
             done: set[int] = set()
-            parts = self._parts(cargo, waiting)[: self._calls]
+            parts = self._parts(cargo, waiting)[: 1 if in_order else _CALLS]
             for part, answers in zip(parts, await self._call_all(queue, cargo, parts), strict=True):
                 for n, answer in zip(part, answers, strict=True):
                     results[n] = answer

@@ -243,3 +243,23 @@ async def test_what_is_brought_out_says_itself_when_it_is_due(tmp_path: Path) ->
     assert message.not_before is not None
     rest = message.not_before - datetime.now(UTC)
     assert timedelta(seconds=3500) < rest <= timedelta(seconds=3601)
+
+
+async def test_groups_stay_in_order_where_the_target_keeps_them(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, target=f"memory://{tmp_path.name}?like=sqs")
+    sent = [made(n, group=f"g{n % 3}") for n in range(120)]
+    await lab.declare()
+    await lab.send(sent)
+
+    async with lab.migration(queues={QUEUE: "orders.fifo"}) as migration:
+        report = await migration.run(settle=0)
+
+    assert report.moved == 120
+    found: dict[str | None, list[str]] = {}
+    async with opened(lab.target) as driver:
+        consumer = await driver.consume("orders.fifo", lease=60, prefetch=1)
+        while claimed := await consumer.claim(10, 0):
+            for delivery in claimed:
+                found.setdefault(delivery.message.group, []).append(delivery.message.headers["n"])
+            assert not any(await consumer.ack(claimed))
+    assert found == {f"g{n}": [str(m) for m in range(n, 120, 3)] for n in range(3)}
