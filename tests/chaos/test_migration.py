@@ -33,9 +33,9 @@ FULL = Sizes(
     misfits=20,
     rate=50.0,
     kills=5,
-    slots=4,
+    slots=8,
     seconds=0.05,
-    mover_rate=400,
+    mover_rate=800,
     patience=1500.0,
 )
 MIDDLE = Sizes(

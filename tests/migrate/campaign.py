@@ -339,21 +339,25 @@ class Campaign:
         """What is in a queue, delayed misfits included: waits until they are due."""
         found: dict[str, bytes] = {}
         async with opened(url) as driver:
-            consumer = await driver.consume(queue, lease=60, prefetch=1000)
+            # So long that what was seen first does not come back before the last was.
+            consumer = await driver.consume(queue, lease=900, prefetch=1000)
             held: list[Any] = []
             quiet = 0
             while quiet < 3:
                 claimed = await consumer.claim(100, 1.0)
                 quiet = 0 if claimed else quiet + 1
                 held += claimed
+                if claimed:
+                    continue
                 stats = await driver.inspect(queue)
                 exact = stats.delayed.certainty is Certainty.EXACT
-                if not claimed and exact and not stats.ready.value:
+                if exact and not stats.ready.value:
                     break  # what is delayed are misfits, out of the way for a while
             for delivery in held:
                 found[delivery.message.id] = delivery.message.body
-            for start in range(0, len(held), 10):
-                part = held[start : start + 10]
+            size = driver.capabilities.max_settle
+            for start in range(0, len(held), size):
+                part = held[start : start + size]
                 marks = [Mark.of(delivery.message) for delivery in part]
                 await consumer.put_back(part, [0.0] * len(part), marks)
             await consumer.quiesce()
