@@ -7,27 +7,21 @@ whether the campaign itself is sound.
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Generator
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from brokerwq.testing.servers.installation import ServerUnavailableError
-from brokerwq.testing.servers.localstack import SqsServer, localstack
-from brokerwq.testing.servers.rabbitmq import Release, shared_rabbitmq
-from tests.adapters.rabbit import skip_unless_required
+from brokerwq.testing.servers.localstack import SqsServer
 
 pytest.register_assert_rewrite("tests.migrate.campaign")
 
 from tests.migrate.campaign import Campaign, Sizes  # noqa: E402  -- to show what it asserts
 from tests.migrate.lab import Lab  # noqa: E402  -- as above
+from tests.migrate.places import queues_at, rabbit, sqs_server, throttled  # noqa: E402  -- as above
 
 IS_FULL = os.environ.get("CAMPAIGN") == "full"
-SQS_REQUIRED = "sqs" in os.environ.get("BROKERWQ_REQUIRE", "").split(",")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if IS_FULL else 400)]
 
@@ -71,48 +65,20 @@ SHORT = Sizes(
 
 @pytest.fixture(scope="module")
 def sqs() -> Generator[SqsServer]:
-    with ExitStack() as stack:
-        patch = stack.enter_context(pytest.MonkeyPatch.context())
-        for name, value in SqsServer(endpoint="").environment.items():
-            patch.setenv(name, value)
-        try:
-            yield stack.enter_context(localstack())
-        except ServerUnavailableError as exc:
-            if SQS_REQUIRED:
-                raise
-            pytest.skip(str(exc))
+    yield from sqs_server()
 
 
-def rabbit(release: Release) -> str:
-    """A virtual host of the test's own on a shared server."""
-    try:
-        server = shared_rabbitmq(release)
-    except ServerUnavailableError as exc:
-        skip_unless_required(release, exc)
-        raise
-    name = f"move-{secrets.token_hex(4)}"
-    user = unquote(urlsplit(server.url).username or "guest")
-    server.ctl("add_vhost", name)
-    server.ctl("set_permissions", "-p", name, user, ".*", ".*", ".*")
-    return f"{server.url.rstrip('/')}/{name}"
-
-
-def queues_at(server: SqsServer) -> str:
-    prefix = f"move-{secrets.token_hex(4)}"
-    return f"sqs://{server.region}/{prefix}?endpoint_url={server.endpoint}&max_wait=1"
-
-
-async def moved(source: str, target: str, folder: Path, sizes: Sizes, throttled: str = "") -> None:
+async def moved(source: str, target: str, folder: Path, sizes: Sizes, movers: str = "") -> None:
     lab = Lab(folder, source=source, target=target)
-    campaign = Campaign(lab, sizes, target_of_movers=throttled)
+    campaign = Campaign(lab, sizes, target_of_movers=movers)
     await campaign.run()
     assert campaign.kills >= sizes.kills
 
 
 async def test_rabbitmq_to_sqs_and_back(sqs: SqsServer, tmp_path: Path) -> None:
     plain = queues_at(sqs)
-    throttled = f"{plain}&clients=tests.migrate.throttled:clients"
-    await moved(rabbit("3.10"), plain, tmp_path, FULL if IS_FULL else SHORT, throttled)
+    sizes = FULL if IS_FULL else SHORT
+    await moved(rabbit("3.10"), plain, tmp_path, sizes, throttled(plain))
 
 
 async def test_sqlite_to_sqs_and_back(sqs: SqsServer, tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ class Sizes:
         kills: Movers killed on the way there; and one on the way back.
         slots, seconds: Of the runner.
         mover_rate: Messages a second of each mover; 0 for as fast as it goes.
+        settle: Seconds for which a mover must find nothing before it ends.
         patience: Seconds that any phase may take.
     """
 
@@ -61,6 +62,7 @@ class Sizes:
     slots: int = 4
     seconds: float = 0.05
     mover_rate: int = 0
+    settle: float = 3.0
     patience: float = 300.0
 
 
@@ -346,8 +348,8 @@ class Campaign:
                 held += claimed
                 stats = await driver.inspect(queue)
                 exact = stats.delayed.certainty is Certainty.EXACT
-                if not claimed and exact and stats.delayed.value:
-                    break  # misfits, out of the way for a while
+                if not claimed and exact and not stats.ready.value:
+                    break  # what is delayed are misfits, out of the way for a while
             for delivery in held:
                 found[delivery.message.id] = delivery.message.body
             for start in range(0, len(held), 10):
@@ -379,7 +381,7 @@ class Campaign:
         rate = ["--rate", str(self.sizes.mover_rate)] if self.sizes.mover_rate else []
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "brokerwq", *self._arguments(verb)),
-            *("--settle", "3s", "--lease", "5s", *rate),
+            *("--settle", f"{self.sizes.settle}s", "--lease", "5s", *rate),
             cwd=ROOT,
             env=self._variables,
             stdout=asyncio.subprocess.DEVNULL,

@@ -1,0 +1,57 @@
+"""Real servers to move between, each with a corner of its own for one test."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Generator
+from contextlib import ExitStack
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from brokerwq.testing.servers.installation import ServerUnavailableError
+from brokerwq.testing.servers.localstack import SqsServer, localstack
+from brokerwq.testing.servers.rabbitmq import Release, shared_rabbitmq
+from tests.adapters.rabbit import skip_unless_required
+
+SQS_REQUIRED = "sqs" in os.environ.get("BROKERWQ_REQUIRE", "").split(",")
+
+
+def sqs_server() -> Generator[SqsServer]:
+    """LocalStack, and the credentials for it in the environment."""
+    with ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        for name, value in SqsServer(endpoint="").environment.items():
+            patch.setenv(name, value)
+        try:
+            yield stack.enter_context(localstack())
+        except ServerUnavailableError as exc:
+            if SQS_REQUIRED:
+                raise
+            pytest.skip(str(exc))
+
+
+def rabbit(release: Release) -> str:
+    """A virtual host of the test's own on a shared server."""
+    try:
+        server = shared_rabbitmq(release)
+    except ServerUnavailableError as exc:
+        skip_unless_required(release, exc)
+        raise
+    name = f"move-{secrets.token_hex(4)}"
+    user = unquote(urlsplit(server.url).username or "guest")
+    server.ctl("add_vhost", name)
+    server.ctl("set_permissions", "-p", name, user, ".*", ".*", ".*")
+    return f"{server.url.rstrip('/')}/{name}"
+
+
+def queues_at(server: SqsServer) -> str:
+    """Queues with a prefix of the test's own."""
+    prefix = f"move-{secrets.token_hex(4)}"
+    return f"sqs://{server.region}/{prefix}?endpoint_url={server.endpoint}&max_wait=1"
+
+
+def throttled(url: str) -> str:
+    """The same queues, seen by a mover that is throttled."""
+    return f"{url}&clients=tests.migrate.throttled:clients"
