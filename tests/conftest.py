@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 TESTS = Path(__file__).parent
@@ -16,6 +18,10 @@ def anyio_backend() -> str:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Know the markers set below where the project's own configuration is not there."""
+    if "CI" not in os.environ:  # there hypothesis has a profile of its own that is like it
+        # How long one example takes says more of the machine than of the code.
+        hypothesis.settings.register_profile("patient", deadline=None)
+        hypothesis.settings.load_profile("patient")
     for marker in ("server: needs a server", "xdist_group: runs in one process"):
         config.addinivalue_line("markers", marker)
 

@@ -257,8 +257,9 @@ class Lane:
         refusals: dict[int, DriverError] = {}
         for n, (held, one) in enumerate(zip(helds, cargo, strict=True)):
             error = misfit(held.delivery, keeps_raw=line.keeps_raw)
-            if open_.get(one.id, 0) > 0:
-                open_[one.id] -= 1
+            sent_before = Moved(one.id, digest_of(one.message)) if open_ else None
+            if sent_before is not None and open_.get(sent_before, 0) > 0:
+                open_[sent_before] -= 1
                 repeated.append(n)
             elif error is not None:
                 refusals[n] = error

@@ -173,20 +173,26 @@ class Ledger:
 
     # -- messages -------------------------------------------------------------------------
 
-    async def pending(self, direction: Direction, queue: str, ids: Sequence[str]) -> dict[str, int]:
-        """Which of ``ids`` were sent more often than they were deleted, and by how much."""
+    async def pending(
+        self, direction: Direction, queue: str, ids: Sequence[str]
+    ) -> dict[Moved, int]:
+        """Which of ``ids`` were sent more often than they were deleted, and by how much.
 
-        def read(db: sqlite3.Connection) -> dict[str, int]:
-            found: dict[str, int] = {}
+        With the digest of what was sent: other programs may give one id to two messages, and
+        having sent one of them is no reason to delete the other.
+        """
+
+        def read(db: sqlite3.Connection) -> dict[Moved, int]:
+            found: dict[Moved, int] = {}
             for start in range(0, len(ids), _CHUNK):
                 chunk = ids[start : start + _CHUNK]
                 marks = ",".join("?" * len(chunk))
                 rows = db.execute(
-                    "SELECT id, pending FROM entry WHERE direction = ? AND queue = ? "  # noqa: S608
-                    f"AND pending > 0 AND id IN ({marks})",  # nothing but question marks
+                    "SELECT id, digest, pending FROM entry WHERE direction = ? "  # noqa: S608
+                    f"AND queue = ? AND pending > 0 AND id IN ({marks})",  # only question marks
                     (direction, queue, *chunk),
                 )
-                found.update(rows)
+                found.update({Moved(id_, digest): pending for id_, digest, pending in rows})
             return found
 
         return await self._read(read)

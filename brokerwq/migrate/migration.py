@@ -107,6 +107,7 @@ class Migration:
 
         Raises:
             ConfigError: both sides are the same queues, or the source does not list its queues.
+            QueueNotFoundError: no queue is named, and the source has none.
             DriverError: a side cannot be reached, or refuses; the text says which.
         """
         try:
@@ -117,8 +118,7 @@ class Migration:
                 known = await Ledger(self._ledger_url, clock=self._clock).known_queues()
                 self._queues = known or await self._listed(source)
             self.pairs = pairs_of(self._queues, specs=self._specs)
-            for pair in self.pairs:
-                await self._refuse_same(source, target, pair)
+            await self._refuse_same(source, target)
         except BaseException:
             await self.aclose()
             raise
@@ -295,20 +295,31 @@ class Migration:
         if not source.driver.capabilities.lists_queues:
             msg = f"{source.url} does not list its queues: name them (--queue)"
             raise ConfigError(msg)
+        specs = {spec.name: spec for spec in self._specs}
         names = list(await source.driver.queues())
-        dead = {QueueSpec(name=name).dead_letter_queue for name in names}
-        return {name: name for name in names if name not in dead}
+        if not names:
+            msg = f"there are no queues at {source.url}"
+            raise QueueNotFoundError(msg)
+        kept: list[str] = []
+        dead: set[str] = set()
+        # A queue comes before that of its dead letters, which may have dead letters of its own.
+        for name in sorted(names, key=len):
+            if name not in dead:
+                kept.append(name)
+                dead.add(specs.get(name, QueueSpec(name=name)).dead_letter_queue)
+        return {name: name for name in names if name in kept and name not in dead}
 
-    async def _refuse_same(self, source: Side, target: Side, pair: Pair) -> None:
-        if not (isinstance(source.driver, Identified) and isinstance(target.driver, Identified)):
-            return
-        try:
-            one = await source.driver.identity(pair.source)
-            other = await target.driver.identity(pair.target)
-        except DriverError:
-            return  # whoever may not ask learns more when he moves
-        if one and one == other:
-            raise _same(f"{source.url} and {target.url}: queue {pair.source}")
+    async def _refuse_same(self, source: Side, target: Side) -> None:
+        """No queue may be moved to itself, or from where another one is moved to."""
+        old = {
+            identity: pair.source
+            for pair in self.pairs
+            if (identity := await _identity(source, pair.source))
+        }
+        for pair in self.pairs:
+            same = old.get(await _identity(target, pair.target))
+            if same is not None:
+                raise _same(f"{source.url} and {target.url}: queue {same}")
 
     @asynccontextmanager
     async def _ledger(self, *, create: bool) -> AsyncGenerator[Ledger]:
@@ -342,6 +353,15 @@ class Migration:
                     raise QueueNotFoundError(msg) from error
                 except BrokerwqError:
                     continue  # who may not count may still claim and send
+
+
+async def _identity(side: Side, queue: str) -> str:
+    if not isinstance(side.driver, Identified):
+        return ""
+    try:
+        return await side.driver.identity(queue)
+    except DriverError:
+        return ""  # whoever may not ask learns more when he moves
 
 
 def _same(where: str) -> ConfigError:

@@ -12,6 +12,7 @@ from brokerwq.migrate.ledger_file import MigrationRecord
 
 RECORD = MigrationRecord(source="memory://a", target="memory://b", queues={"q": "q"})
 X = Moved("x", b"1")
+Y = Moved("y", b"2")
 
 
 async def opened(path: Path, record: MigrationRecord = RECORD, *, create: bool = True) -> Ledger:
@@ -28,10 +29,10 @@ def path(tmp_path: Path) -> Path:
 async def test_what_was_sent_is_pending_until_it_is_deleted(path: Path) -> None:
     ledger = await opened(path)
 
-    await ledger.sent("forth", "q", [X, Moved("y", b"2")])
-    assert await ledger.pending("forth", "q", ["x", "y", "z"]) == {"x": 1, "y": 1}
+    await ledger.sent("forth", "q", [X, Y])
+    assert await ledger.pending("forth", "q", ["x", "y", "z"]) == {X: 1, Y: 1}
     await ledger.deleted("forth", "q", ["x"])
-    assert await ledger.pending("forth", "q", ["x", "y"]) == {"y": 1}
+    assert await ledger.pending("forth", "q", ["x", "y"]) == {Y: 1}
     assert await ledger.pending("forth", "other", ["y"]) == {}
 
     assert await ledger.counts("forth") == {
@@ -47,7 +48,7 @@ async def test_a_second_copy_of_an_id_counts_as_one(path: Path) -> None:
         await ledger.sent("forth", "q", [X])
     await ledger.deleted("forth", "q", ["x"])
 
-    assert await ledger.pending("forth", "q", ["x"]) == {"x": 1}
+    assert await ledger.pending("forth", "q", ["x"]) == {X: 1}
     assert (await ledger.counts("forth"))["q"] == QueueCounts(moved=1, copies=2, pending=1)
     await ledger.aclose()
 
@@ -60,7 +61,7 @@ async def test_what_is_moved_back_is_open_no_more(path: Path) -> None:
     await ledger.sent("back", "q", [X])
 
     assert await ledger.pending("forth", "q", ["x"]) == {}
-    assert await ledger.pending("back", "q", ["x"]) == {"x": 1}
+    assert await ledger.pending("back", "q", ["x"]) == {X: 1}
     (entry,) = await ledger.entries("q")
     assert (entry.direction, entry.pending) == ("back", 1)
     await ledger.aclose()

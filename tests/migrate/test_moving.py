@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from brokerwq.driver import Mark
+from brokerwq.driver import Mark, QueueSpec
 from brokerwq.driver.moving import Hastening
-from brokerwq.errors import ConfigError
+from brokerwq.errors import ConfigError, QueueNotFoundError
 from brokerwq.message import DeadLetterNote
-from brokerwq.migrate import MoveReport
+from brokerwq.migrate import Ledger, MigrationRecord, MoveReport
+from brokerwq.migrate.cargo import digest_of
+from brokerwq.migrate.entry import Moved
 from tests.migrate.lab import DEAD, QUEUE, Lab, made, opened
 
 
@@ -263,3 +265,60 @@ async def test_groups_stay_in_order_where_the_target_keeps_them(tmp_path: Path) 
                 found.setdefault(delivery.message.group, []).append(delivery.message.headers["n"])
             assert not any(await consumer.ack(claimed))
     assert found == {f"g{n}": [str(m) for m in range(n, 120, 3)] for n in range(3)}
+
+
+async def test_a_second_message_of_an_id_is_not_taken_for_the_first(lab: Lab) -> None:
+    """Other programs give two messages one id; the first was sent, and its mover died."""
+    await lab.declare()
+    await lab.send([made(2, id="x")])
+    ledger = Ledger(lab.ledger)
+    record = MigrationRecord(source=lab.source, target=lab.target, queues={QUEUE: QUEUE})
+    await ledger.open(record, create=True)
+    await ledger.sent("forth", QUEUE, [Moved("x", digest_of(made(1, id="x")))])
+    await ledger.aclose()
+
+    report = await lab.run()
+
+    assert (report.moved, report.lanes[0].repeated) == (1, 0)
+    assert [found.message.body for found in await lab.take(lab.target)] == [b"body 2"]
+
+
+async def test_all_that_the_source_lists_is_moved(lab: Lab) -> None:
+    """The dead letters of a dead-letter queue that has workers, too."""
+    names = [QUEUE, DEAD, f"{DEAD}-dead"]
+    await lab.declare()
+    async with opened(lab.source) as driver:
+        await driver.declare(QueueSpec(name=DEAD))
+    for n, name in enumerate(names):
+        await lab.send([made(n)], queue=name)
+
+    async with lab.migration(queues=None) as migration:
+        await migration.run(settle=0.0)
+
+    assert [await lab.counts(lab.target, name) for name in names] == [(1, 0, 0)] * 3
+
+
+async def test_dead_letter_queues_have_the_names_that_the_app_says(lab: Lab) -> None:
+    spec = QueueSpec(name=QUEUE, dead_letter="graves")
+    async with opened(lab.source) as driver:
+        await driver.declare(spec)
+
+    async with lab.migration(queues=None, specs=[spec]) as migration:
+        assert [pair.source for pair in migration.pairs] == [QUEUE, "graves"]
+
+
+async def test_a_source_without_queues_has_nothing_to_move(lab: Lab) -> None:
+    with pytest.raises(QueueNotFoundError, match="there are no queues at memory"):
+        async with lab.migration(queues=None):
+            pytest.fail("it was opened")
+
+
+@pytest.mark.parametrize("queues", [{"a": "b", "b": "a"}, {"a": "b", "b": "c"}, {"a": "a-dead"}])
+async def test_nothing_is_moved_to_where_more_is_moved_from(
+    lab: Lab, queues: dict[str, str]
+) -> None:
+    lab.target = lab.source
+
+    with pytest.raises(ConfigError, match=r"source and target are the same: .*: queue [ab]"):
+        async with lab.migration(queues=queues):
+            pytest.fail("it was opened")
