@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from brokerwq.cli.failure import say
 from brokerwq.driver import Driver, QueueSpec, dead_letter_name
-from brokerwq.driver.registry import split_urls
+from brokerwq.driver.registry import redacted, split_urls
 from brokerwq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ def target_of(url: str | None, app_spec: str | None) -> Target:
     app = load_app(app_spec) if app_spec or (url is None and default_spec()) else None
     if url is None:
         url = _configured_url() if app is None else app.url
+        if app is not None and len(app.sources) > 1:
+            say(f"the app has several brokers; this is {redacted(url)}, --url names another one")
     return Target(url, app)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -26,6 +27,8 @@ from brokerwq.cli.services import services
 from brokerwq.cli.size import size
 from brokerwq.errors import BrokerwqError
 from brokerwq.version import __version__
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @click.group(
@@ -64,11 +67,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code. Never raises and never shows a traceback."""
     try:
         code = brokerwq.main(arguments, prog_name="brokerwq", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.__stdout__ is not None:  # it is where the shell has closed it by ``>&-``
+            sys.stdout.flush()
     except BrokenPipeError:
         # The reader has what it wanted; Python would complain once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            return report(click.ClickException(f"the output cannot be written: {error.strerror}"))
+        return report(error)
     except asyncio.CancelledError:
         # ``run_async`` answers for signals, so nobody from outside has done this.
         return report(BrokerwqError("a worker cancelled the runner itself: it has stopped"))

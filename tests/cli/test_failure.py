@@ -80,6 +80,22 @@ def test_a_reader_that_goes_away_is_no_error(stock: Stock) -> None:
     assert done.returncode in (0, 141)
 
 
+@pytest.mark.parametrize(
+    ("output", "code", "said"),
+    [
+        (">&-", 0, ""),
+        (">/dev/full", 2, "brokerwq: the output cannot be written: No space left on device\n"),
+    ],
+)
+def test_an_output_that_takes_nothing_is_no_fault_of_ours(
+    output: str, code: int, said: str
+) -> None:
+    script = f"{sys.executable} -m brokerwq size --items 9 --seconds 1 --slots 1 {output}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+
+    assert (done.stderr, done.returncode) == (said, code)
+
+
 def test_sigterm_lets_a_verb_tidy_up(tmp_path: Path) -> None:
     import signal
 

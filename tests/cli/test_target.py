@@ -150,3 +150,16 @@ def test_a_look_in_the_wrong_folder_leaves_no_broker_behind(
     assert answer.code == 2
     assert "give --url or --app" in answer.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_verb_for_one_broker_says_which_of_several_it_means(cli: Cli, write: Write) -> None:
+    module = write(
+        "from brokerwq import App\n"
+        "app = App(['memory://old-one', 'memory://new-one'], send_to='memory://new-one')\n"
+    )
+    note = "brokerwq: the app has several brokers; this is memory://new-one, --url names another"
+
+    assert cli("queues", "ls", "--app", f"{module}:app", "--json").err.startswith(note)
+    for broker in ("memory://old-one", "memory://new-one"):
+        answer = cli("queues", "ls", "--app", f"{module}:app", "--url", broker)
+        assert "several brokers" not in answer.err
