@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -130,16 +130,10 @@ async def _conclude(
     )
 
 
-@asynccontextmanager
-async def given_up_on_abort(admission: Admission | None) -> AsyncGenerator[None]:
+async def give_up(admission: Admission) -> None:
     """Abandon what a slot that is being ended leaves behind."""
-    try:
-        yield
-    except BaseException:
-        if admission is not None:
-            with anyio.CancelScope(shield=True), suppress(Exception):
-                await admission.abandon(Retry(), is_last=False)
-        raise
+    with anyio.CancelScope(shield=True), suppress(Exception):
+        await admission.abandon(Retry(), is_last=False)
 
 
 def _later(delay: float) -> Skip:

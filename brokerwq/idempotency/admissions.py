@@ -336,6 +336,10 @@ class LeaseTxAdmission(_InTransaction, _Leased):
         _InTransaction.__init__(self, desk, job, claim)
         self._fenced = False
 
+    async def extend(self, seconds: float, /) -> bool:
+        """See ``Admission.extend``: an open transaction keeps others out, and our heartbeat too."""
+        return self._transaction is not None or await _Leased.extend(self, seconds)
+
     async def begin(self) -> Any:
         """See ``Tx.begin``."""
         return (await self.begin_open()).conn

@@ -280,11 +280,11 @@ async def test_a_pool_of_the_users_own_is_taken_as_it_is(tmp_path: Path, library
     async with schema() as dsn:
         store, size, close = await theirs(dsn, library)
         await store.init()
-        app: App = place.app(store=store, name="shop", retry=RETRY, lease=0.9)
+        app: App = place.app(store=store, name="shop", retry=RETRY, lease=2.0)
 
         @app.worker("q", once="lease_tx", key="n")
         async def charge(job: Job, tx: Tx, *, n: int) -> None:
-            await asyncio.sleep(0.5 if n == 0 else 0)  # long enough for a heartbeat elsewhere
+            await asyncio.sleep(0.9 if n == 0 else 0)  # long enough for a heartbeat elsewhere
             conn = await tx.begin()
             idle = await show(conn, "idle_in_transaction_session_timeout")
             settings.append(f"{idle}, {await show(conn, 'lock_timeout')}")

@@ -311,11 +311,27 @@ async def test_a_fenced_owner_puts_its_message_back_while_the_other_one_works(
     assert await shop.db.effects() == [1]
 
 
+async def test_an_open_transaction_keeps_the_record_beyond_its_lease(shop: SqlShop) -> None:
+    """Its own heartbeat must not wait for the row that it has locked."""
+
+    async def slow(job: Job, _tx: Any, _n: int) -> None:
+        await asyncio.sleep(2.5)
+        assert not job.lease.lost
+
+    charge = shop.worker("lease_tx", slow, lease=1.0)
+    await charge.enqueue(1)
+
+    report = await shop.drain()
+
+    assert (report.done, report.lost, report.failed, len(shop.runs)) == (1, 0, 0, 1)
+    assert await shop.db.effects() == [1]
+
+
 async def test_a_handler_that_blocks_the_loop_keeps_message_and_record(shop: SqlShop) -> None:
     async def block(_job: Job, _tx: Any, _n: int) -> None:
-        time.sleep(2.0)  # noqa: ASYNC251 -- the fault under test
+        time.sleep(3.5)  # noqa: ASYNC251 -- the fault under test
 
-    charge = shop.worker("lease_tx", block, writes=False, lease=0.9)
+    charge = shop.worker("lease_tx", block, writes=False, lease=3.0)
     await charge.enqueue(1)
 
     report = await shop.drain()

@@ -73,6 +73,11 @@ class Link(Protocol):
 class Pool(Protocol):
     """Connections of one event loop."""
 
+    @property
+    def is_borrowed(self) -> bool:
+        """Whether its sessions have settings of their owner's, and not ours."""
+        ...
+
     async def take(self) -> Link:
         """A connection, to be given back."""
         ...

@@ -89,7 +89,7 @@ class PostgresStore(abc.ABC):
         """See ``Store.claim``."""
         for _ in range(_TRIES):
             try:
-                rows = await self.fetch(pg.CLAIM, *pg.claim_values(claim, State.IN_PROGRESS))
+                rows = await self._claim_rows(pg.claim_values(claim, State.IN_PROGRESS))
             except StoreError as exc:
                 kind = kind_of(exc, self.lost)
                 if kind == "locked":
@@ -103,6 +103,22 @@ class PostgresStore(abc.ABC):
             if answer is not None:
                 return answer
         return Busy(remaining=BUSY_SECONDS)  # it changes hands faster than we can look
+
+    async def _claim_rows(self, values: Sequence[Any]) -> Rows:
+        pool = await self._pool()
+        if not pool.is_borrowed:
+            return await self.fetch(pg.CLAIM, *values)
+        # Its sessions would wait without a bound for a transaction that has the key.
+        link = await self._take()
+        try:
+            with self.translated():
+                rows = await self.within(self._first(link, pg.CLAIM, values))
+                await link.commit()
+        except BaseException:
+            await _drop(link)
+            raise
+        await link.give_back(is_sound=True)
+        return rows
 
     async def _refusal(self, claim: Claim) -> Answer | None:
         record = await self.get(claim.key)

@@ -66,7 +66,14 @@ class Desk:
                 return db
 
     async def _connect(self) -> sqlite3.Connection:
-        connected: sqlite3.Connection = await self.run(partial(self.file.connect, JoinedConnection))
+        loop = asyncio.get_running_loop()
+        open_one = partial(self.file.connect, JoinedConnection)
+        connecting = loop.run_in_executor(self._thread, open_one)
+        try:
+            connected = await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            connecting.add_done_callback(_close)  # nobody will have it
+            raise
         connected.execute("PRAGMA busy_timeout = 0")
         return connected
 
@@ -98,6 +105,11 @@ class Desk:
             self._db.close()
             self._db = None
         self._thread.shutdown(wait=False)
+
+
+def _close(connecting: asyncio.Future[sqlite3.Connection]) -> None:
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result().close()
 
 
 class GivenBack:

@@ -100,6 +100,7 @@ class _Pool:
     def __init__(self, pool: Any, used: set[int] | None) -> None:
         self._pool = pool
         self._used = used
+        self.is_borrowed = used is None
         self._leaving: set[asyncio.Task[Any]] = set()
 
     async def take(self) -> Link:

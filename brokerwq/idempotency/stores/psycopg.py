@@ -88,6 +88,8 @@ class PsycopgStore(PostgresStore):
 class _Borrowed:
     """A pool of the user's own. See ``_postgres_link.Pool``."""
 
+    is_borrowed = True
+
     def __init__(self, pool: Any) -> None:
         self._pool = pool
 
@@ -108,6 +110,8 @@ class _Own:
 
     A pool that reconnects by itself would hide for how long the server has been away.
     """
+
+    is_borrowed = False
 
     def __init__(self, parameters: dict[str, Any], most: int) -> None:
         self._parameters = parameters

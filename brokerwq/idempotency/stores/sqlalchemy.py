@@ -175,12 +175,12 @@ class _Pool:
         self._single = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._sessions = sessions
         self._is_ours = is_ours
-        self._is_borrowed = is_borrowed
+        self.is_borrowed = is_borrowed
 
     async def take(self) -> Link:
         connection = JoinedConnection(self._engine)
         _ = await connection.start()
-        return SqlalchemyLink(connection, self._sessions, is_borrowed=self._is_borrowed)
+        return SqlalchemyLink(connection, self._sessions, is_borrowed=self.is_borrowed)
 
     async def fetch(self, statement: str, values: Sequence[Any], /) -> Rows:
         connection = await _started(self._single.connect())
