@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from brokerwq._runtime.cancellation import uncancel
 from brokerwq.errors import DriverError
-from brokerwq.job import Child, Job
+from brokerwq.job import Child
 from brokerwq.message import Message
 from brokerwq.outcomes import Done, Outcome, Retry
 
@@ -19,16 +19,18 @@ T = TypeVar("T")
 async def send_children(
     send: Callable[[Sequence[Child]], Awaitable[None]],
     context: Context | None,
-    jobs: Sequence[Job],
+    children_of: Sequence[Sequence[Child]],
     outcomes: Sequence[Outcome],
     error: BaseException | None,
     *,
     is_aborting: Callable[[], bool],
 ) -> tuple[list[Outcome], BaseException | None]:
-    """The outcomes, and the error behind them, once the children of all that is done are sent."""
+    """The outcomes, and the error behind them, once the children of all that is done are sent.
+
+    ``children_of`` has those of each job, in the order of ``outcomes``.
+    """
     results = list(outcomes)
-    for n, (job, outcome) in enumerate(zip(jobs, outcomes, strict=True)):
-        children = job.take_children()
+    for n, (children, outcome) in enumerate(zip(children_of, outcomes, strict=True)):
         if not children or not isinstance(outcome, Done):
             continue
         try:

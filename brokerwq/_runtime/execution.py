@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, cast
@@ -232,8 +231,12 @@ async def _run(
     admission: Admission | None,
 ) -> list[Ended]:
     started = shared.clock.now()
-    async with guarding.given_up_on_abort(admission):
+    try:
         answer, error, finished = await _run_in_scope(shared, work, jobs, payloads, deadline)
+    except BaseException:
+        if admission is not None:
+            await guarding.give_up(admission)
+        raise
     seconds = shared.clock.now() - started
     if finished:
         if work.cause == "timeout":
@@ -242,14 +245,16 @@ async def _run(
     outcomes = _outcomes(shared, work, answer, error, finished=finished)
     keeps_children = admission is not None and admission.takes_children
     if not keeps_children and any(isinstance(outcome, Done) for outcome in outcomes):
-        outcomes, error = await send_children(
-            shared.send_children,
-            work.context,
-            jobs,
-            outcomes,
-            error,
-            is_aborting=lambda: shared.aborting,
-        )
+        children = [job.take_children() for job in jobs]
+        if any(children):
+            outcomes, error = await send_children(
+                shared.send_children,
+                work.context,
+                children,
+                outcomes,
+                error,
+                is_aborting=lambda: shared.aborting,
+            )
     skip: Skip | None = None
     again = False
     if admission is not None:
@@ -339,25 +344,27 @@ async def _run_in_scope(
 
 async def _call(shared: Shared, work: Work, jobs: list[Job], payloads: list[object]) -> object:
     route = work.route
-    surroundings: AbstractContextManager[None] = nullcontext()
     instrumentation = work.instrumentation
-    if instrumentation is not None:
-        deliveries = [held.view for held in work.helds]
-        surroundings = instrumentation.processing(
-            deliveries, route.name, jobs[0].attempt, lambda: work.cause
-        )
-    with surroundings:
-        if instrumentation is not None:
-            work.context = copy_context()
-        if route.batch:
-            return await _invoke(shared, route, jobs, payloads)
-        if not route.middleware:
-            return await _invoke(shared, route, jobs[0], payloads[0])
+    if instrumentation is None:
+        return await _through_middleware(shared, route, jobs, payloads)
+    deliveries = [held.view for held in work.helds]
+    with instrumentation.processing(deliveries, route.name, jobs[0].attempt, lambda: work.cause):
+        work.context = copy_context()
+        return await _through_middleware(shared, route, jobs, payloads)
 
-        async def innermost(job: Job) -> object:
-            return await _invoke(shared, route, job, payloads[0])
 
-        return await compose(route.middleware, innermost)(jobs[0])
+async def _through_middleware(
+    shared: Shared, route: Route, jobs: list[Job], payloads: list[object]
+) -> object:
+    if route.batch:
+        return await _invoke(shared, route, jobs, payloads)
+    if not route.middleware:
+        return await _invoke(shared, route, jobs[0], payloads[0])
+
+    async def innermost(job: Job) -> object:
+        return await _invoke(shared, route, job, payloads[0])
+
+    return await compose(route.middleware, innermost)(jobs[0])
 
 
 async def _invoke(shared: Shared, route: Route, job: Any, payload: Any) -> object:

@@ -118,6 +118,8 @@ class Slots:
 
     def freed(self) -> None:
         """Room may have come: wake those who wait for it, as far as it goes."""
+        if not self._waiters:
+            return
         free = self.free
         for waiter, limited in self._waiters:
             if free < 1:

@@ -67,6 +67,9 @@ class Verdict:
     reason: str = ""
 
 
+_DONE = Verdict("ack", "done")
+
+
 @dataclass(frozen=True, slots=True)
 class Judge:
     """Decides for one queue of one broker.
@@ -194,7 +197,7 @@ class Judge:
     ) -> Verdict:
         """What becomes of a message whose handler has ended."""
         if isinstance(outcome, Done):
-            return Verdict("ack", "done")
+            return _DONE
         if isinstance(outcome, Discard):
             return Verdict("ack", "discarded", reason=outcome.reason)
         if isinstance(outcome, DeadLetter):
