@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeAlias, cast
 
 from brokerwq.errors import ConfigError
 from brokerwq.message import DeadLetterNote, Message
@@ -45,7 +45,9 @@ MAX_HEADER_NAME_BYTES: Final = 200
 _MAX_COUNT: Final = 2**31 - 1
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_T = TypeVar("_T")
+
+_Table: TypeAlias = Mapping[str, tuple[str, Callable[[str], object]]]
+"""By header: the field that it fills, and what reads its text or raises ``ValueError``."""
 
 
 def check_user_headers(headers: object) -> dict[str, str]:
@@ -178,67 +180,44 @@ def decode(headers: Mapping[str, str], body: bytes) -> tuple[Message, str]:
     part, which is empty for a sound message. Reserved headers that this version does not
     know are dropped.
     """
-    reader = _Reader(headers)
     version = headers.get(V)
+    defects: list[str] = []
     if version is not None and version != VERSION:
-        reader.defects.append(f"{V}={version!r:.50} (this brokerwq reads {VERSION})")
+        defects.append(f"{V}={version!r:.50} (this brokerwq reads {VERSION})")
+    fields = _read(headers, _FIELDS, defects)
+    fields.setdefault("id", "")
     message = Message(
-        id=headers.get(ID, ""),
+        **fields,
         body=body,
-        type=headers.get(TYPE, ""),
-        content_type=headers.get(CONTENT_TYPE, ""),
         headers={
             name: text
             for name, text in headers.items()
             if name != CONTENT_TYPE and not name.startswith(RESERVED_PREFIX)
         },
-        created_at=reader.read(CREATED, moment_of, None),
-        not_before=reader.read(NOT_BEFORE, moment_of, None),
-        attempts=reader.read(ATTEMPTS, _count, 0),
-        redrives=reader.read(REDRIVES, _count, 0),
-        key=headers.get(KEY),
-        group=headers.get(GROUP),
-        cause=headers.get(CAUSE),
-        suspect=headers.get(SUSPECT) == "1",
-        unknown_since=reader.read(UNKNOWN_SINCE, moment_of, None),
-        snoozed=reader.read(SNOOZED, _duration, 0.0),
-        dead=_decode_note(headers, reader) if DEAD_REASON in headers else None,
+        dead=_decode_note(headers, defects) if DEAD_REASON in headers else None,
     )
-    return message, ", ".join(reader.defects)
+    return message, ", ".join(defects)
 
 
-def _decode_note(headers: Mapping[str, str], reader: _Reader) -> DeadLetterNote:
-    return DeadLetterNote(
-        reason=headers[DEAD_REASON],
-        error_type=headers.get(DEAD_ERROR_TYPE, ""),
-        error=headers.get(DEAD_ERROR, ""),
-        digest=headers.get(DEAD_DIGEST, ""),
-        attempts=reader.read(DEAD_ATTEMPTS, _count, 0),
-        queue=headers.get(DEAD_QUEUE, ""),
-        first_at=reader.read(DEAD_FIRST, moment_of, None),
-        dead_at=reader.read(DEAD_AT, moment_of, None),
-        version=headers.get(DEAD_VERSION, ""),
-    )
+def _decode_note(headers: Mapping[str, str], defects: list[str]) -> DeadLetterNote:
+    return DeadLetterNote(**_read(headers, _NOTE_FIELDS, defects))
 
 
-class _Reader:
-    """Reads typed headers and remembers those that could not be read."""
-
-    __slots__ = ("defects", "headers")
-
-    def __init__(self, headers: Mapping[str, str]) -> None:
-        self.headers = headers
-        self.defects: list[str] = []
-
-    def read(self, name: str, parse: Callable[[str], _T], default: _T | None) -> _T:
-        text = self.headers.get(name)
-        if text is None:
-            return default  # type: ignore[return-value]
-        try:
-            return parse(text)
-        except ValueError:
-            self.defects.append(f"{name}={text!r:.50}")
-            return default  # type: ignore[return-value]
+def _read(headers: Mapping[str, str], table: _Table, defects: list[str]) -> dict[str, Any]:
+    """The fields that ``table`` finds in ``headers``; adds to ``defects`` what it cannot read."""
+    fields: dict[str, Any] = {}
+    unread: list[str] = []
+    # By what is there: most of what there could be is absent from most messages.
+    for name, text in headers.items():
+        if name in table:
+            field, parse = table[name]
+            try:
+                fields[field] = parse(text)
+            except ValueError:
+                unread.append(name)
+    if unread:
+        defects += [f"{name}={headers[name]!r:.50}" for name in table if name in unread]
+    return fields
 
 
 def _is_digits(text: str) -> bool:
@@ -259,3 +238,35 @@ def _duration(text: str) -> float:
     if seconds >= 1e10:  # noqa: PLR2004
         raise ValueError(text)
     return round(seconds, 3)  # as finely as it is written
+
+
+def _is_one(text: str) -> bool:
+    return text == "1"
+
+
+_FIELDS: Final[_Table] = {
+    ID: ("id", str),
+    TYPE: ("type", str),
+    CONTENT_TYPE: ("content_type", str),
+    CREATED: ("created_at", moment_of),
+    NOT_BEFORE: ("not_before", moment_of),
+    ATTEMPTS: ("attempts", _count),
+    REDRIVES: ("redrives", _count),
+    KEY: ("key", str),
+    GROUP: ("group", str),
+    CAUSE: ("cause", str),
+    SUSPECT: ("suspect", _is_one),
+    UNKNOWN_SINCE: ("unknown_since", moment_of),
+    SNOOZED: ("snoozed", _duration),
+}
+_NOTE_FIELDS: Final[_Table] = {
+    DEAD_REASON: ("reason", str),
+    DEAD_ERROR_TYPE: ("error_type", str),
+    DEAD_ERROR: ("error", str),
+    DEAD_DIGEST: ("digest", str),
+    DEAD_ATTEMPTS: ("attempts", _count),
+    DEAD_QUEUE: ("queue", str),
+    DEAD_FIRST: ("first_at", moment_of),
+    DEAD_AT: ("dead_at", moment_of),
+    DEAD_VERSION: ("version", str),
+}
