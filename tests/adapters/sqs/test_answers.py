@@ -1,4 +1,4 @@
-"""Receives that are read without the SDK's parser are read as the parser would."""
+"""What is read without the SDK's parser is read as the parser would."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from botocore.parsers import create_parser
 from botocore.session import get_session
-from brokerwq_sqs.answers import read_messages
+from brokerwq_sqs.answers import read_entries, read_messages
 
 MESSAGES: list[dict[str, Any]] = [
     {
@@ -32,9 +32,8 @@ def response(body: bytes, status: int = 200) -> dict[str, Any]:
     return {"headers": {}, "status_code": status, "context": {}, "body": body}
 
 
-def parsed(answer: dict[str, Any]) -> dict[str, Any]:
-    operation = get_session().get_service_model("sqs").operation_model("ReceiveMessage")
-    shape = operation.output_shape
+def parsed(answer: dict[str, Any], operation: str = "ReceiveMessage") -> dict[str, Any]:
+    shape = get_session().get_service_model("sqs").operation_model(operation).output_shape
     assert shape is not None
     found: dict[str, Any] = create_parser("json").parse(answer, shape)
     return found
@@ -73,5 +72,45 @@ def test_an_error_is_left_to_the_sdk() -> None:
     answer, ours = response(body, 500), dict[str, Any]()
 
     read_messages(answer, ours)
+
+    assert (ours, answer["body"]) == ({}, body)
+
+
+DONE = [{"Id": "0"}, {"Id": "1"}]
+SENT = [{"Id": "0", "MessageId": "m", "MD5OfMessageBody": "b", "SequenceNumber": "7"}]
+FAILED = [{"Id": "2", "SenderFault": True, "Code": "InternalError", "Message": "grün"}]
+
+
+@pytest.mark.parametrize(
+    ("operation", "entries"),
+    [
+        ("SendMessageBatch", {"Successful": SENT, "Failed": FAILED}),
+        ("DeleteMessageBatch", {"Successful": DONE, "Failed": FAILED}),
+        ("DeleteMessageBatch", {"Successful": DONE}),
+        ("ChangeMessageVisibilityBatch", {"Failed": FAILED}),
+        ("ChangeMessageVisibilityBatch", {}),
+    ],
+)
+def test_entries_are_read_as_the_sdk_would(operation: str, entries: dict[str, Any]) -> None:
+    body = json.dumps(entries).encode()
+    answer, ours = response(body), dict[str, Any]()
+
+    read_entries(answer, ours)
+
+    assert {**parsed(answer, operation), **ours} == parsed(response(body), operation)
+    assert ours == entries
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        *((body, 200) for body in (b"", b"[]", b"7", b'{"Failed": 7}', b'{"Failed": ["x"]}')),
+        (b'{"Failed": [{"Id": "0"}]}', 500),
+    ],
+)
+def test_entries_that_are_not_known_are_left_to_the_sdk(body: bytes, status: int) -> None:
+    answer, ours = response(body, status), dict[str, Any]()
+
+    read_entries(answer, ours)
 
     assert (ours, answer["body"]) == ({}, body)
