@@ -71,6 +71,7 @@ _SAID: Final = (
     ("failed", "retried"),
     ("snoozed", "snoozed"),
     ("discarded", "discarded"),
+    ("duplicates", "duplicates"),
     ("put_back", "put back"),
     ("lost", "leases lost"),
     ("unsettled", "not settled"),

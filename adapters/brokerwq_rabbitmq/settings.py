@@ -157,6 +157,10 @@ def _host(text: str, scheme: str) -> tuple[str, int]:
         name, port = text, str(_PORTS[scheme])
     name = unquote(name).removeprefix("[").removesuffix("]")
     if not name or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= _MAX_PORT:
-        msg = f"{text!r:.200} is no host:port; write for example {scheme}://localhost/"
+        # Not the port: it is the beginning of a password where that has a bare / ? or #.
+        msg = (
+            f"{name!r:.200} is no host, or what follows is no port; write for example "
+            f"{scheme}://localhost/, and / ? # in a password as %2F %3F %23"
+        )
         raise ConfigError(msg)
     return name, int(port)

@@ -1,21 +1,20 @@
-"""Running a handler: decoding, time limit, threads, cancellation, and its children."""
+"""Running a handler: decoding, time limit, cancellation, and its children."""
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
 import anyio
 import anyio.from_thread
-import anyio.to_thread
 
 from brokerwq._runtime import guarding
 from brokerwq._runtime.answers import error_behind, outcome_of_error, outcomes_of_batch
 from brokerwq._runtime.bridge import Bridge
+from brokerwq._runtime.calling import call_handler
 from brokerwq._runtime.cancellation import uncancel
 from brokerwq._runtime.children import send_children
 from brokerwq._runtime.forks import end_if_forked
@@ -26,7 +25,6 @@ from brokerwq.clock import Clock
 from brokerwq.errors import EnvelopeError, PayloadError
 from brokerwq.events import Instrumentation, TimeLimitOverrun
 from brokerwq.job import Child, Job, Lease
-from brokerwq.middleware import compose
 from brokerwq.outcomes import Done, Outcome, Retry
 
 Cause: TypeAlias = Literal["", "timeout", "lost", "stop"]
@@ -346,49 +344,11 @@ async def _call(shared: Shared, work: Work, jobs: list[Job], payloads: list[obje
     route = work.route
     instrumentation = work.instrumentation
     if instrumentation is None:
-        return await _through_middleware(shared, route, jobs, payloads)
+        return await call_handler(route, jobs, payloads, shared.threads)
     deliveries = [held.view for held in work.helds]
     with instrumentation.processing(deliveries, route.name, jobs[0].attempt, lambda: work.cause):
         work.context = copy_context()
-        return await _through_middleware(shared, route, jobs, payloads)
-
-
-async def _through_middleware(
-    shared: Shared, route: Route, jobs: list[Job], payloads: list[object]
-) -> object:
-    if route.batch:
-        return await _invoke(shared, route, jobs, payloads)
-    if not route.middleware:
-        return await _invoke(shared, route, jobs[0], payloads[0])
-
-    async def innermost(job: Job) -> object:
-        return await _invoke(shared, route, job, payloads[0])
-
-    return await compose(route.middleware, innermost)(jobs[0])
-
-
-async def _invoke(shared: Shared, route: Route, job: Any, payload: Any) -> object:
-    if route.is_async:
-        return cast("object", await route.call(job, payload))
-
-    pid = os.getpid()
-
-    def call() -> tuple[object, BaseException | None]:
-        # Handed over as a value: asyncio closes a coroutine into which it throws a
-        # GeneratorExit, and a future refuses a StopIteration.
-        try:
-            return route.call(job, payload), None
-        except BaseException as raised:  # noqa: BLE001 -- raised again in the slot
-            return None, raised
-        finally:
-            end_if_forked(pid)
-
-    # Never abandoned: a thread cannot be stopped, so its slot stays taken until it returns.
-    answer, error = await anyio.to_thread.run_sync(call, limiter=shared.threads)
-    if error is not None:
-        raise error
-    # A plain function may hand on a coroutine; dropped, it would be work that was never done.
-    return await answer if inspect.isawaitable(answer) else answer
+        return await call_handler(route, jobs, payloads, shared.threads)
 
 
 def _outcomes(

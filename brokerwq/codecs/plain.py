@@ -253,15 +253,24 @@ _WORDS: Final[Mapping[str, str]] = {
 """The commonest types of pydantic's faults, said to people; the others are shown as they are."""
 
 
+_TOLD: Final = 3
+"""How many faults of one payload are told."""
+
+
 def _faults(error: ValidationError) -> str:
-    """Where and of which type the first fault is; pydantic's texts may quote the body."""
+    """Where and of which type the first faults are; pydantic's texts may quote the body."""
     faults = error.errors(include_url=False, include_context=False, include_input=False)
     first = faults[0]
     if first["type"] == "json_invalid":
         return first["msg"]
-    where = ".".join(str(part) for part in first["loc"]) or "the whole"
-    more = f" ({len(faults)} faults)" if len(faults) > 1 else ""
-    return f"{where:.120}: {_WORDS.get(first['type'], first['type'])}{more}"
+    # More than one, since of a misspelt field the missing one comes first, and hides the other.
+    told = [
+        f"{'.'.join(str(part) for part in fault['loc']) or 'the whole':.120}: "
+        f"{_WORDS.get(fault['type'], fault['type'])}"
+        for fault in faults[:_TOLD]
+    ]
+    more = f" ({len(faults)} faults)" if len(faults) > _TOLD else ""
+    return "; ".join(told) + more
 
 
 JSON: Final = JsonCodec()

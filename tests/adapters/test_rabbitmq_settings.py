@@ -53,6 +53,15 @@ def test_a_wrong_url_is_refused(url: str) -> None:
         parse_url(url)
 
 
+@pytest.mark.parametrize("bare", ["/", "#"])
+def test_a_password_with_a_bare_delimiter_is_not_shown_either(bare: str) -> None:
+    with pytest.raises(ConfigError, match="%2F") as caught:
+        parse_url(f"amqp://me:se{bare}cret@host/")
+
+    assert "me:se" not in str(caught.value)
+    assert "cret" not in str(caught.value)
+
+
 def test_the_password_is_not_shown() -> None:
     assert "secret" not in repr(parse_url("amqp://me:secret@host/"))
 

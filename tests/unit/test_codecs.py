@@ -305,6 +305,26 @@ def test_the_error_says_what_is_wrong(body: bytes, text: str) -> None:
     assert str(caught.value) == text
 
 
+def test_a_misspelt_field_is_named_beside_the_missing_one() -> None:
+    class Exact(BaseModel):
+        model_config = ConfigDict(extra="forbid")
+        number: int
+
+    with pytest.raises(EnvelopeError) as caught:
+        JSON.bind(Exact).decode(b'{"nubmer": 5}', "")
+
+    assert str(caught.value) == "number: missing; nubmer: no such field"
+
+
+def test_of_many_faults_three_are_told_and_all_are_counted() -> None:
+    with pytest.raises(EnvelopeError) as caught:
+        JSON.bind(list[int]).decode(b'["a", "b", "c", "d"]', "")
+
+    assert str(caught.value) == (
+        "0: must be a whole number; 1: must be a whole number; 2: must be a whole number (4 faults)"
+    )
+
+
 def test_what_looks_like_base64_stays_as_it_is() -> None:
     assert JSON.bind(str).decode(b'"cGFy"', "") == "cGFy"
     assert JSON.bind(dict[str, str]).decode(b'{"b64":"cGFy"}', "") == {"b64": "cGFy"}

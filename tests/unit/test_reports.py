@@ -13,5 +13,9 @@ def test_a_report_is_said_in_one_line_without_what_is_none() -> None:
     )
 
 
+def test_a_report_says_how_many_were_acked_unrun() -> None:
+    assert str(RunReport(done=1, duplicates=2)) == "1 done, 2 duplicates, 0 dead"
+
+
 def test_a_report_of_nothing_says_so() -> None:
     assert str(RunReport()) == "0 done, 0 dead"
