@@ -34,7 +34,7 @@ FULL = Sizes(
     rate=50.0,
     kills=5,
     slots=8,
-    seconds=0.05,
+    seconds=0.005,
     mover_rate=800,
     patience=1500.0,
 )

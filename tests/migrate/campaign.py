@@ -45,7 +45,8 @@ class Sizes:
         misfits: Of ``messages``, with bodies of ``misfit_bytes``.
         rate: Messages a second that the producer sends.
         kills: Movers killed on the way there; and one on the way back.
-        slots, seconds: Of the runner.
+        slots, seconds: Of the runner. With SQLite for a store one job's transaction is open at a
+            time, so that the seconds of all jobs add up.
         mover_rate: Messages a second of each mover; 0 for as fast as it goes.
         settle: Seconds for which a mover must find nothing before it ends.
         patience: Seconds that any phase may take.
