@@ -31,6 +31,8 @@ class TxPort(Protocol):
         self, worker: Any, args: tuple[Any, ...], kwargs: dict[str, Any], /
     ) -> str: ...
 
+    def abort(self) -> None: ...  # noqa: D102
+
 
 class Tx:
     """The transaction in which a job's effect and the record of its key become one.
@@ -111,9 +113,10 @@ class Tx:
         return await self._port.enqueue(worker, args, kwargs)
 
     def abort(self, reason: str = "") -> NoReturn:
-        """Roll back, and count a failed attempt.
+        """Roll back, and count a failed attempt; also where the handler swallows what it raises.
 
         Raises:
             Retry: always.
         """
+        self._port.abort()
         raise Retry(reason=reason)

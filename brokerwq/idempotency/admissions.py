@@ -195,6 +195,7 @@ class _InTransaction:
         self._transaction: Transaction | None = transaction
         self._calls = 0
         self._has_outgoing = False
+        self._is_aborted = False
         self._repeats = 0
 
     @property
@@ -224,6 +225,10 @@ class _InTransaction:
         await self._put_out(await self.begin_open(), [child])
         return child_id
 
+    def abort(self) -> None:
+        """See ``Tx.abort``."""
+        self._is_aborted = True
+
     async def begin_open(self) -> Transaction:
         """The transaction, opened if it is not yet."""
         return self._open
@@ -250,6 +255,9 @@ class _InTransaction:
     async def _commit(self, answer: object, children: Sequence[Child]) -> None:
         transaction = self._open
         try:
+            if self._is_aborted:
+                msg = "the handler called tx.abort()"
+                raise TransactionAbortedError(msg)
             result = self._desk.result(self._job, answer)
             soundness = await transaction.examine()
             if soundness == "aborted":
@@ -280,7 +288,7 @@ class _InTransaction:
             return False
         await self._roll_back()
         self._job.take_children()
-        self._calls, self._has_outgoing = 0, False
+        self._calls, self._has_outgoing, self._is_aborted = 0, False, False
         # Those who got into each other's way must not come back in step.
         pause = random.uniform(0.5, 1.5) * _FIRST_REPEAT_PAUSE * 2**self._repeats  # noqa: S311
         self._repeats += 1

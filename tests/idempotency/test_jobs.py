@@ -9,6 +9,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -749,6 +750,25 @@ async def test_a_transaction_may_be_aborted(shop: Shop) -> None:
 
     assert (report.failed, report.done) == (1, 1)
     assert shop.effects() == [1]
+
+
+@pytest.mark.parametrize("strategy", ["transactional", "lease_tx"])
+async def test_an_abort_that_the_handler_swallows_is_one_all_the_same(
+    shop: Shop, strategy: Strategy
+) -> None:
+    async def fn(job: Job, tx: Tx, n: int) -> None:
+        conn = await tx.begin()
+        conn.execute("INSERT INTO effects VALUES (?)", (n,))
+        with suppress(Exception):
+            tx.abort("never")
+
+    charge: Any = shop.app.worker("q", once=strategy, name="charge")(fn)
+    await charge.enqueue(1)
+
+    report = await shop.drain()
+
+    assert (report.dead, report.done) == ({"failed": 1}, 0)
+    assert shop.effects() == []
 
 
 async def test_a_plain_function_works_in_its_thread(shop: Shop) -> None:
