@@ -210,6 +210,8 @@ class Ledger:
                 "pending = pending + 1, digest = excluded.digest, at = excluded.at, refusal = NULL",
                 rows,
             )
+            # The one side was not empty, and the other is not any more.
+            db.execute("DELETE FROM emptiness WHERE queue = ?", (queue,))
             # Where it came from by the other direction it has just been seen: what a mover that
             # died had left open there is settled.
             if db.execute("SELECT 1 FROM entry WHERE direction = ? LIMIT 1", (other,)).fetchone():

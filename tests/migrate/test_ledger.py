@@ -9,10 +9,13 @@ from brokerwq.errors import ConfigError, StoreError
 from brokerwq.migrate.entry import Moved, QueueCounts
 from brokerwq.migrate.ledger import Ledger
 from brokerwq.migrate.ledger_file import MigrationRecord
+from brokerwq.migrate.pair import Direction
+from brokerwq.testing import FakeClock
 
 RECORD = MigrationRecord(source="memory://a", target="memory://b", queues={"q": "q"})
 X = Moved("x", b"1")
 Y = Moved("y", b"2")
+BOTH_WAYS: tuple[Direction, ...] = ("forth", "back")
 
 
 async def opened(path: Path, record: MigrationRecord = RECORD, *, create: bool = True) -> Ledger:
@@ -168,3 +171,19 @@ async def test_a_file_that_is_no_database_is_an_error(text_file: Path) -> None:
 def test_a_ledger_is_a_file(url: str) -> None:
     with pytest.raises(ConfigError, match="must be a file"):
         Ledger(url)
+
+
+async def test_what_is_moved_shows_that_neither_side_has_stayed_empty(path: Path) -> None:
+    """Else a migration could be finished right after a rollback had filled the old side."""
+    clock = FakeClock()
+    ledger = Ledger(f"sqlite:///{path}", clock=clock)
+    await ledger.open(RECORD, create=True)
+    for direction in BOTH_WAYS:
+        await ledger.looked(direction, "q", empty=True)
+    clock.advance(90)
+    assert [await ledger.looked(way, "q", empty=True) for way in BOTH_WAYS] == [90.0, 90.0]
+
+    await ledger.sent("back", "q", [X])
+
+    assert [await ledger.looked(way, "q", empty=True) for way in BOTH_WAYS] == [0.0, 0.0]
+    await ledger.aclose()
