@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-APPLICATION_ID: Final = 0x62777131  # "bwq1"
+APPLICATION_ID: Final = 0x6277716C  # "bwql"; queues in a file have another one
 VERSION: Final = 1
 
 STATEMENTS: Final = (

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from brokerwq.errors import ConfigError, StoreError
+from brokerwq.broker import connect
+from brokerwq.errors import BrokerwqError, ConfigError, StoreError
 from brokerwq.migrate.entry import Moved, QueueCounts
 from brokerwq.migrate.ledger import Ledger
 from brokerwq.migrate.ledger_file import MigrationRecord
@@ -187,3 +188,16 @@ async def test_what_is_moved_shows_that_neither_side_has_stayed_empty(path: Path
 
     assert [await ledger.looked(way, "q", empty=True) for way in BOTH_WAYS] == [0.0, 0.0]
     await ledger.aclose()
+
+
+async def test_a_file_of_queues_is_no_ledger_and_a_ledger_holds_no_queues(path: Path) -> None:
+    async with connect(f"sqlite:///{path}") as broker:
+        await broker.queues()
+    with pytest.raises(ConfigError, match="a database of something else"):
+        await opened(path)
+
+    ledger = await opened(path.with_name("other.db"))
+    await ledger.aclose()
+    with pytest.raises(BrokerwqError, match=r"other\.db"):
+        async with connect(f"sqlite:///{path.with_name('other.db')}") as broker:
+            await broker.queues()
