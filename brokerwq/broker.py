@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
+from brokerwq._runtime.loop_end import closed_at_loop_end
 from brokerwq._runtime.pauses import Pauses
 from brokerwq._runtime.sending import Sending
 from brokerwq.claimer import Claimer
@@ -74,6 +75,12 @@ class Broker:
         self._opening = asyncio.Lock()
         self._is_open = False
         self._is_closed = False
+        self._at_loop_end: AsyncGenerator[None] | None = None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed, by ``aclose`` or since its loop ended."""
+        return self._is_closed
 
     @property
     def capabilities(self) -> Capabilities:
@@ -94,9 +101,11 @@ class Broker:
             if not self._is_open:
                 await self._open_patiently()
                 self._is_open = True
+                self._at_loop_end = closed_at_loop_end(self.aclose)
+                await anext(self._at_loop_end)
 
     async def aclose(self) -> None:
-        """Disconnect."""
+        """Disconnect. The end of the loop does it as well."""
         self._is_closed = True
         for sending in self._sendings.values():
             await sending.aclose()
@@ -104,6 +113,9 @@ class Broker:
             self._is_open = False
             with move_on_after(self._clock, _CLOSE_SECONDS):
                 await self._driver.aclose()
+        guard, self._at_loop_end = self._at_loop_end, None
+        if guard is not None and not guard.ag_running:
+            await guard.aclose()
 
     # -- sending --------------------------------------------------------------------------
 
@@ -346,6 +358,7 @@ async def connect(
     connect_timeout: Seconds = CONNECT_TIMEOUT,
     clock: Clock = SYSTEM_CLOCK,
     telemetry: Instrumentation | Listener | None = None,
+    creates: bool = True,
 ) -> AsyncGenerator[Broker]:
     """A connection to the broker at ``url``, closed when the block ends.
 
@@ -354,13 +367,17 @@ async def connect(
         connect_timeout: Seconds for which connecting is tried again.
         clock: Time; for tests.
         telemetry: Told of what is sent.
+        creates: Whether a broker that is only a file is made if it is not there.
 
     Raises:
-        ConfigError: the URL is wrong, or no adapter serves it.
+        ConfigError: the URL is wrong, or no adapter serves it; or there is no such file.
         DriverError: the broker could not be reached, or refused.
     """
     adapter = find_adapter(url)
-    driver = build_driver(adapter, settings_of(adapter, url), clock)
+    settings = settings_of(adapter, url)
+    if not creates and adapter.looking is not None:
+        settings = adapter.looking(settings)
+    driver = build_driver(adapter, settings, clock)
     broker = Broker(
         driver,
         clock=clock,

@@ -26,10 +26,15 @@ def _build(settings: SqliteSettings, clock: Clock) -> Driver:
     return SqliteDriver(settings, clock)
 
 
+def _looking(settings: SqliteSettings) -> SqliteSettings:
+    return settings.model_copy(update={"create": False})
+
+
 adapter: Adapter[SqliteSettings] = Adapter(
     schemes=("sqlite",),
     summary="one file, all processes of one machine",
     extra="",
     parse_url=_parse_url,
     build=_build,
+    looking=_looking,
 )

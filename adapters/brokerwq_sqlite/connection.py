@@ -112,7 +112,7 @@ class Connection:
             msg = f"{self.path} is gone"
             raise ConnectionLostError(msg)
         if not self._settings.create:
-            msg = f"{self.path} does not exist, and create=false forbids to make it"
+            msg = f"{self.path} does not exist, and is not made for a look or with create=false"
             raise ConfigError(msg)
         if not Path(self.path).parent.is_dir():
             msg = f"{self.path} cannot be made: {reason(self.path)}"

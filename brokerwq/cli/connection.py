@@ -83,8 +83,8 @@ def _configured_url() -> str:
 
 
 @asynccontextmanager
-async def opened(url: str) -> AsyncGenerator[Driver]:
-    """An open driver for ``url``.
+async def opened(url: str, *, creates: bool = False) -> AsyncGenerator[Driver]:
+    """An open driver for ``url``; a look at a mistyped file does not make one.
 
     Raises:
         ConfigError: the URL is wrong, or the client library is missing.
@@ -92,5 +92,5 @@ async def opened(url: str) -> AsyncGenerator[Driver]:
     """
     from brokerwq.broker import connect
 
-    async with connect(url, connect_timeout=CONNECT_TIMEOUT) as broker:
+    async with connect(url, connect_timeout=CONNECT_TIMEOUT, creates=creates) as broker:
         yield await broker.driver()

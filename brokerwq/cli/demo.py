@@ -196,7 +196,7 @@ def _look(batch: Batch) -> Outcome:
     from brokerwq.demo.report import outcome_of
 
     async def dead() -> dict[str, str]:
-        async with opened(app.url) as driver:
+        async with opened(app.url, creates=True) as driver:
             letters, _ = await DeadLetters(driver, QUEUE).find()
         return {
             Picture.model_validate_json(letter.message.body).path: letter.note.reason

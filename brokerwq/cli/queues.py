@@ -248,7 +248,7 @@ async def _declare(url: str, specs: list[QueueSpec], *, dry_run: bool) -> list[D
     from brokerwq.errors import QueueNotFoundError
 
     differences: list[Difference] = []
-    async with opened(url) as driver:
+    async with opened(url, creates=True) as driver:
         for spec in specs:
             check_only = dry_run or spec.declare != "create"
             try:

@@ -23,6 +23,7 @@ class Adapter(Generic[S]):
         parse_url: Settings from a URL; raises ``ConfigError`` for an unknown option.
         build: A driver that is not yet open. The client library is imported here, and a
             missing one raises ``ImportError``. One settings value may build many drivers.
+        looking: The settings of whoever only looks, for a broker that opening would make.
     """
 
     schemes: tuple[str, ...]
@@ -30,3 +31,4 @@ class Adapter(Generic[S]):
     extra: str
     parse_url: Callable[[str], S]
     build: Callable[[S, Clock], Driver]
+    looking: Callable[[S], S] | None = None

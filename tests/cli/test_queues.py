@@ -40,6 +40,8 @@ def test_the_listing_is_told_to_programs_too(cli: Cli, stock: Stock) -> None:
 def test_a_broker_without_queues_is_named_for_its_url_may_be_a_slip(
     cli: Cli, tmp_path: Path
 ) -> None:
+    (tmp_path / "slip.db").touch()
+
     answer = cli("queues", "ls", "--url", f"sqlite:///{tmp_path}/slip.db")
 
     assert answer.code == 0
@@ -164,3 +166,18 @@ def test_purging_empties_the_queue(cli: Cli, stock: Stock) -> None:
 
     assert answer.code == 0
     assert stock.take(QUEUE) == []
+
+
+@pytest.mark.parametrize(
+    "verb", [("queues", "ls"), ("queues", "show", "q"), ("dlq", "ls", "q"), ("doctor", "q")]
+)
+def test_a_look_at_a_file_that_is_not_there_makes_none(
+    cli: Cli, tmp_path: Path, verb: tuple[str, ...]
+) -> None:
+    mistyped = tmp_path / "jobs.bd"
+
+    answer = cli(*verb, "--url", f"sqlite:///{mistyped}")
+
+    assert answer.code == 2
+    assert f"{mistyped} does not exist" in answer.err
+    assert not mistyped.exists()
