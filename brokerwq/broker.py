@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
-from brokerwq._runtime.loop_end import closed_at_loop_end
 from brokerwq._runtime.pauses import Pauses
 from brokerwq._runtime.sending import Sending
 from brokerwq.claimer import Claimer
@@ -75,12 +74,6 @@ class Broker:
         self._opening = asyncio.Lock()
         self._is_open = False
         self._is_closed = False
-        self._at_loop_end: AsyncGenerator[None] | None = None
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it was closed, by ``aclose`` or since its loop ended."""
-        return self._is_closed
 
     @property
     def capabilities(self) -> Capabilities:
@@ -101,11 +94,9 @@ class Broker:
             if not self._is_open:
                 await self._open_patiently()
                 self._is_open = True
-                self._at_loop_end = closed_at_loop_end(self.aclose)
-                await anext(self._at_loop_end)
 
     async def aclose(self) -> None:
-        """Disconnect. The end of the loop does it as well."""
+        """Disconnect."""
         self._is_closed = True
         for sending in self._sendings.values():
             await sending.aclose()
@@ -113,9 +104,6 @@ class Broker:
             self._is_open = False
             with move_on_after(self._clock, _CLOSE_SECONDS):
                 await self._driver.aclose()
-        guard, self._at_loop_end = self._at_loop_end, None
-        if guard is not None and not guard.ag_running:
-            await guard.aclose()
 
     # -- sending --------------------------------------------------------------------------
 
