@@ -23,6 +23,7 @@ from brokerwq.driver import (
     Results,
 )
 from brokerwq.driver.rules import sqs_wire
+from brokerwq.driver.support import no_dead_letter_queue
 from brokerwq.durations import seconds_of
 from brokerwq.message import Message
 from brokerwq_memory import wire
@@ -121,6 +122,8 @@ class MemoryDriver:
             if check_only:
                 self._space.queue(spec.name)
                 if spec.on_dead != "hold":
+                    if spec.declare == "never" and like.canonical(dead_letter) not in queues:
+                        raise no_dead_letter_queue(spec)
                     self._space.queue(dead_letter)
             differences = _differences(spec, found, like, is_final=check_only)
             if differences or check_only:
@@ -133,6 +136,23 @@ class MemoryDriver:
                 made.broker_limit = spec.broker_limit
             dead = self._space.made(dead_letter)
             made.heir = dead if like.buries_expired else None
+            return []
+
+    async def declare_dead_letter(
+        self, spec: QueueSpec, /, *, check_only: bool = False
+    ) -> Sequence[Difference]:
+        """See ``brokerwq.driver.doctor.DeadLetterMaker``."""
+        like = self._space.like
+        like.check(spec)
+        await self._enter()
+        with self._space.locked():
+            if check_only:
+                self._space.queue(spec.dead_letter_queue)
+                return []
+            self._space.made(spec.dead_letter_queue)
+            source = self._space.queues.get(like.canonical(spec.name))
+            if source is not None and source.dead_letter is None:
+                source.dead_letter = like.canonical(spec.dead_letter_queue)
             return []
 
     async def inspect(self, queue: str, /) -> QueueStats:

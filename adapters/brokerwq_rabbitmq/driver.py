@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from weakref import WeakSet
 
 from brokerwq.clock import Clock
@@ -214,6 +215,22 @@ class RabbitDriver:
                 await self._control.create(plan)
         return differences
 
+    async def declare_dead_letter(
+        self, spec: QueueSpec, /, *, check_only: bool = False
+    ) -> Sequence[Difference]:
+        """See ``brokerwq.driver.doctor.DeadLetterMaker``."""
+        self._require_open()
+        topology.check(replace(spec, declare="never"), self._capabilities.max_lease)
+        plan = topology.dead_letter_plan(spec.dead_letter_queue)
+        if await self._control.exists(plan.name):
+            found = await self._control.compare(plan)
+            return topology.differences_of(plan, found.found, durable=found.durable)
+        if check_only:
+            msg = f"missing at {self._place}: {plan.name}"
+            raise QueueNotFoundError(msg)
+        await self._control.create(plan)
+        return []
+
     async def _survey(self, spec: QueueSpec) -> tuple[list[Difference], list[topology.QueuePlan]]:
         """What differs and what is missing; and remember what the queue is."""
         differences: list[Difference] = []
@@ -298,9 +315,8 @@ class RabbitDriver:
         """See ``brokerwq.driver.doctor.Adopter``."""
         self._require_open()
         source = self._sources.get(spec.name)
-        return await examination.caveats(
-            spec, self._control, has_levels=source is not None and source.has_levels
-        )
+        has_levels = source is not None and source.has_levels
+        return examination.caveats(spec, has_levels=has_levels)
 
     @property
     def _place(self) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from brokerwq.driver import QueueSpec
 from brokerwq.driver.doctor import Finding
+from brokerwq.driver.support import declare_command
 from brokerwq.errors import PermissionDeniedError, QueueNotFoundError
 from brokerwq_rabbitmq import topology
 from brokerwq_rabbitmq.control import Comparison, Control
@@ -13,6 +14,8 @@ from brokerwq_rabbitmq.settings import RabbitSettings
 
 _OLDEST = (3, 10)
 _LIMIT = "x-delivery-limit"
+_WAY = "x-dead-letter-exchange"
+_UNCOMPARED = "its arguments cannot be compared without permission to configure it"
 
 
 async def examine(
@@ -20,21 +23,67 @@ async def examine(
 ) -> list[Finding]:
     """Look at the server and at every queue of ``spec``."""
     findings = [_server(version), _lease(spec, settings, version)]
-    is_adopted = spec.declare == "never"
+    if spec.declare == "never":
+        return findings + await _adopted(spec, control)
     for plan in topology.plan(spec):
-        if plan.name == spec.name and spec.dead_letter_via is not None:
-            plan = _with_way(plan, spec.dead_letter_via)  # noqa: PLW2901
-        findings += await _queue(plan, control, is_adopted=is_adopted)
-    if is_adopted:
-        has_levels = await control.exists(topology.level_name(spec.name, topology.LEVELS[-1]))
-        findings += [
-            Finding(subject=f"queue {spec.name}", level="warning", text=f"adopted: {text}")
-            for text in await caveats(spec, control, has_levels=has_levels)
-        ]
+        findings += await _queue(plan, control, fix=declare_command(spec))
     return findings
 
 
-async def caveats(spec: QueueSpec, control: Control, *, has_levels: bool) -> list[str]:
+async def _adopted(spec: QueueSpec, control: Control) -> list[Finding]:
+    """What keeps a runner from somebody else's queue, and what it lacks: none of it is ours."""
+    subject = f"queue {spec.name}"
+    try:
+        await control.depth(spec.name)
+    except QueueNotFoundError:
+        return [_missing(subject, f"its owner makes it; if it is yours: {declare_command(spec)}")]
+    except PermissionDeniedError as exc:
+        return [Finding(subject=subject, level="error", text=str(exc), fix=_grant(spec.name))]
+    findings = await _dead_letters(spec, control)
+    has_levels = await control.exists(topology.level_name(spec.name, topology.LEVELS[-1]))
+    texts = [f"adopted: {text}" for text in caveats(spec, has_levels=has_levels)]
+    return findings + [
+        Finding(subject=subject, level="warning", text=text)
+        for text in [*await _theirs(spec, control), *texts]
+    ]
+
+
+async def _dead_letters(spec: QueueSpec, control: Control) -> list[Finding]:
+    via, dead = spec.dead_letter_via, spec.dead_letter_queue
+    if via is not None:
+        if not via or await control.has_exchange(via):
+            return []
+        return [_missing(f"exchange {via}", "the owner of the queue makes it")]
+    if spec.on_dead == "hold":
+        return []
+    subject = f"queue {dead}"
+    if not await control.exists(dead):
+        return [_missing(subject, declare_command(spec, dead_letters_only=True))]
+    return [Finding(subject=subject, level="ok", text="is there for dead letters")]
+
+
+async def _theirs(spec: QueueSpec, control: Control) -> list[str]:
+    """Properties of somebody else's queue that a worker should know of."""
+    plan = topology.plan(spec)[-1]
+    if spec.dead_letter_via is not None:
+        plan = _with_way(plan, spec.dead_letter_via)
+    comparison = await control.compare(plan)
+    found = comparison.found
+    texts = [
+        _words(name, plan.arguments.get(name), found[name])
+        for name in ("x-queue-type", _LIMIT)
+        if found.get(name) is not None
+    ]
+    if spec.dead_letter_via is not None and _WAY in found:
+        texts.append(_words(_WAY, spec.dead_letter_via, found[_WAY]))
+    if not comparison.durable:
+        texts.append("is not durable: it is gone when the broker restarts")
+    if not comparison.is_complete and not found:
+        texts.append(_UNCOMPARED)
+    return texts
+
+
+def caveats(spec: QueueSpec, *, has_levels: bool) -> list[str]:
     """What is not guaranteed on a queue that belongs to somebody else, and is not declared."""
     found = [
         (
@@ -60,17 +109,12 @@ async def caveats(spec: QueueSpec, control: Control, *, has_levels: bool) -> lis
         )
     elif spec.on_dead == "hold":
         found.append("what would be a dead letter is held here")
-    elif not await control.exists(spec.dead_letter_queue):
-        found.append(
-            f"{spec.dead_letter_queue} does not exist: no runner starts without it, unless told "
-            'on_dead="hold"'
-        )
     return found
 
 
 def _with_way(plan: topology.QueuePlan, exchange: str) -> topology.QueuePlan:
     """``plan`` with its owner's dead-letter exchange, whatever routing key goes with it."""
-    arguments = {**plan.arguments, "x-dead-letter-exchange": exchange}
+    arguments = {**plan.arguments, _WAY: exchange}
     del arguments["x-dead-letter-routing-key"]
     return topology.QueuePlan(name=plan.name, arguments=arguments)
 
@@ -107,21 +151,12 @@ def _lease(spec: QueueSpec, settings: RabbitSettings, version: tuple[int, int]) 
     )
 
 
-async def _queue(
-    plan: topology.QueuePlan, control: Control, *, is_adopted: bool
-) -> Iterable[Finding]:
+async def _queue(plan: topology.QueuePlan, control: Control, *, fix: str) -> Iterable[Finding]:
     subject = f"queue {plan.name}"
     try:
         await control.depth(plan.name)
     except QueueNotFoundError:
-        return [
-            Finding(
-                subject=subject,
-                level="warning" if is_adopted else "error",
-                text="does not exist",
-                fix="brokerwq queues declare",
-            )
-        ]
+        return [_missing(subject, fix)]
     except PermissionDeniedError as exc:
         return [Finding(subject=subject, level="error", text=str(exc), fix=_grant(plan.name))]
     comparison = await control.compare(plan)
@@ -141,13 +176,17 @@ async def _queue(
     return findings or [Finding(subject=subject, level="ok", text="as it should be")]
 
 
+def _missing(subject: str, fix: str) -> Finding:
+    return Finding(subject=subject, level="error", text="does not exist", fix=fix)
+
+
 def _incomplete(subject: str, queue: str, comparison: Comparison) -> Finding:
     if comparison.found:
         return Finding(subject=subject, level="warning", text="more may differ than was named")
     return Finding(
         subject=subject,
         level="warning",
-        text="its arguments cannot be compared without permission to configure it",
+        text=_UNCOMPARED,
         fix=_grant(queue),
     )
 

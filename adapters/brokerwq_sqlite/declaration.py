@@ -7,6 +7,7 @@ import sqlite3
 from typing import Final
 
 from brokerwq.driver import Difference, QueueSpec
+from brokerwq.driver.support import no_dead_letter_queue
 from brokerwq.durations import positive_seconds
 from brokerwq.errors import ConfigError
 from brokerwq_sqlite.errors import no_queue
@@ -46,6 +47,8 @@ def check(db: sqlite3.Connection, _: Moment, spec: QueueSpec) -> list[Difference
     if found is None:
         raise no_queue(spec.name)
     if spec.on_dead != "hold" and _find(db, spec.dead_letter_queue) is None:
+        if spec.declare == "never":
+            raise no_dead_letter_queue(spec)
         raise no_queue(spec.dead_letter_queue)
     return _differences(spec, found, is_final=True)
 
@@ -66,6 +69,27 @@ def declare(db: sqlite3.Connection, _: Moment, spec: QueueSpec) -> list[Differen
         (spec.lease, spec.dead_letter_queue, spec.name),
     )
     return []
+
+
+def check_dead_letter(db: sqlite3.Connection, _: Moment, spec: QueueSpec) -> None:
+    """Make sure that the dead-letter queue of ``spec`` is there.
+
+    Raises:
+        QueueNotFoundError: it is not.
+    """
+    if _find(db, spec.dead_letter_queue) is None:
+        raise no_queue(spec.dead_letter_queue)
+
+
+def declare_dead_letter(db: sqlite3.Connection, _: Moment, spec: QueueSpec) -> None:
+    """Make the dead-letter queue of ``spec``; a queue that has none yet gets it."""
+    dead = spec.dead_letter_queue
+    db.execute("INSERT INTO queue (name) VALUES (?) ON CONFLICT DO NOTHING", (dead,))
+    db.execute(
+        "UPDATE queue SET dead_letter = (SELECT id FROM queue WHERE name = ?) "
+        "WHERE name = ? AND dead_letter IS NULL",
+        (dead, spec.name),
+    )
 
 
 def find_queue(db: sqlite3.Connection, _: Moment, name: str) -> tuple[int, float]:

@@ -171,6 +171,16 @@ class SqliteDriver:
             lambda db, moment: declaration.declare(db, moment, spec), writes=True
         )
 
+    async def declare_dead_letter(
+        self, spec: QueueSpec, /, *, check_only: bool = False
+    ) -> Sequence[Difference]:
+        """See ``brokerwq.driver.doctor.DeadLetterMaker``."""
+        engine = self._opened()
+        declaration.check_spec(spec)
+        act = declaration.check_dead_letter if check_only else declaration.declare_dead_letter
+        await engine.call(lambda db, moment: act(db, moment, spec), writes=not check_only)
+        return []
+
     async def inspect(self, queue: str, /) -> QueueStats:
         """See ``Driver.inspect``. Counts an index: some 50 ms for a million messages."""
         return await self._opened().call(lambda db, moment: statements.inspect(db, moment, queue))

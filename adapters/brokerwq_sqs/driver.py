@@ -194,6 +194,15 @@ class SqsDriver:
             connection.queues.remember(spec)
             return differences
 
+    async def declare_dead_letter(
+        self, spec: QueueSpec, /, *, check_only: bool = False
+    ) -> Sequence[Difference]:
+        """See ``brokerwq.driver.doctor.DeadLetterMaker``."""
+        connection = self._entered()
+        async with connection.declaring:
+            topology = Topology(connection.control, connection.queues)
+            return await topology.declare_dead_letter(spec, check_only=check_only)
+
     async def examine(self, spec: QueueSpec, /) -> Sequence[Finding]:
         """See ``brokerwq.driver.doctor.Doctor``."""
         connection = self._entered()

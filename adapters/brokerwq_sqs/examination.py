@@ -8,8 +8,9 @@ from typing import Final, Literal, TypeAlias
 from brokerwq.driver import Difference, QueueSpec
 from brokerwq.driver.doctor import Finding
 from brokerwq.driver.rules.sqs import LONGEST_RETENTION
+from brokerwq.driver.support import declare_command
 from brokerwq.errors import PermissionDeniedError, QueueNotFoundError
-from brokerwq_sqs.queues import Queues
+from brokerwq_sqs.queues import Queues, redrive_policy
 from brokerwq_sqs.topology import differences_of
 
 _Level: TypeAlias = Literal["ok", "warning", "error"]
@@ -30,44 +31,56 @@ _MAKE: Final = ("CreateQueue",)
 
 async def examine(spec: QueueSpec, queues: Queues) -> list[Finding]:
     """Look at the queue of ``spec``, its dead-letter queue, and say what they need."""
-    dead_name = spec.dead_letter_queue
-    found, findings = await _look(spec, spec.name, queues)
-    holds = spec.on_dead == "hold"
-    dead, more = (None, []) if holds else await _look(spec, dead_name, queues)
-    findings += more
-    differences = [
-        difference
-        for difference in differences_of(spec, found or None, dead or None, queues)
-        if not (holds and difference.property == "dead_letter")
-    ]
+    is_adopted = spec.declare == "never"
+    fix = declare_command(spec)
+    theirs = f"its owner makes it; if it is yours: {fix}"
+    found, findings = await _look(spec.name, queues, theirs if is_adopted else fix)
+    dead_name, dead = spec.dead_letter_queue, None
+    if is_adopted:
+        if spec.dead_letter is None:
+            dead_name = _redrive_target(found or {}, queues) or dead_name
+        fix = declare_command(spec, dead_letters_only=True)
+    if spec.on_dead != "hold":
+        dead, more = await _look(dead_name, queues, fix)
+        findings += more
+    differences = differences_of(spec, found or None, dead or None, queues)
+    if is_adopted:
+        # The rest is its owner's affair, and no run looks at it.
+        differences = [each for each in differences if each.property == "broker_limit"]
     for name, attributes in ((spec.name, found), (dead_name, dead)):
         if attributes is None:
             continue
-        own = [_different(item) for item in differences if item.queue == name]
-        findings += own + _properties(name, attributes)
+        own = [
+            _different(item, is_ours=not is_adopted) for item in differences if item.queue == name
+        ]
+        findings += own + _properties(name, attributes, is_ours=not is_adopted)
         if attributes and not own:
-            findings.append(_finding(name, "ok", "as it should be"))
+            text = "is there, and is as its owner wants it" if is_adopted else "as it should be"
+            findings.append(_finding(name, "ok", text))
     findings += permissions(spec, queues)
     return findings
 
 
+def _redrive_target(found: Mapping[str, str], queues: Queues) -> str | None:
+    arn: str | None = redrive_policy(found).get("deadLetterTargetArn")
+    return arn and queues.name_of(arn)
+
+
 async def _look(
-    spec: QueueSpec, name: str, queues: Queues
+    name: str, queues: Queues, fix: str
 ) -> tuple[Mapping[str, str] | None, list[Finding]]:
     """The attributes of a queue: None if it is not there, empty if they cannot be read."""
     try:
         queues.forget(name)
         return await queues.attributes(await queues.find(name), "All"), []
     except QueueNotFoundError:
-        level: _Level = "warning" if spec.declare == "create" else "error"
-        fix = "brokerwq queues declare"
-        return None, [_finding(name, level, "does not exist", fix)]
+        return None, [_finding(name, "error", "does not exist", fix)]
     except PermissionDeniedError as exc:
         text = f"cannot be compared: {exc}"
         return {}, [_finding(name, "warning", text, "see the permissions below")]
 
 
-def _properties(name: str, attributes: Mapping[str, str]) -> list[Finding]:
+def _properties(name: str, attributes: Mapping[str, str], *, is_ours: bool) -> list[Finding]:
     findings: list[Finding] = []
     if attributes.get("FifoQueue") == "true":
         text = "a FIFO queue: no delayed enqueue; a stop and a snooze count as attempts"
@@ -78,12 +91,12 @@ def _properties(name: str, attributes: Mapping[str, str]) -> list[Finding]:
     kept = int(attributes.get("MessageRetentionPeriod", LONGEST_RETENTION))
     if kept < LONGEST_RETENTION:
         text = f"forgets messages after {kept / _DAY:g} days, also those in work"
-        fix = f"set MessageRetentionPeriod to {LONGEST_RETENTION}"
+        fix = f"set MessageRetentionPeriod to {LONGEST_RETENTION}" if is_ours else ""
         findings.append(_finding(name, "warning", text, fix))
     return findings
 
 
-def _different(difference: Difference) -> Finding:
+def _different(difference: Difference, *, is_ours: bool) -> Finding:
     wanted, found = difference.wanted, difference.found
     text, fix = f"{difference.property} is {found!r}, wanted {wanted!r}", difference.fix
     if difference.property == "broker_limit":
@@ -95,7 +108,7 @@ def _different(difference: Difference) -> Finding:
     elif difference.property == "redrive allowed":
         text = "its RedriveAllowPolicy refuses the queue"
         fix = "add the queue's ARN to sourceQueueArns"
-    return _finding(difference.queue, "warning", text, fix)
+    return _finding(difference.queue, "warning", text, fix if is_ours else "")
 
 
 def permissions(spec: QueueSpec, queues: Queues) -> Sequence[Finding]:

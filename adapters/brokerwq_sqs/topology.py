@@ -71,6 +71,16 @@ class Topology:
         except PermissionDeniedError:
             pass  # it may be there: the first dead letter tells
 
+    async def declare_dead_letter(
+        self, spec: QueueSpec, *, check_only: bool
+    ) -> Sequence[Difference]:
+        """See ``brokerwq.driver.doctor.DeadLetterMaker``."""
+        check_spec(spec, self._queues)
+        dead = await self._look(spec.dead_letter_queue, must_exist=check_only)
+        if dead is None:
+            await self._make_dead(spec)
+        return []
+
     async def _look(self, queue: str, *, must_exist: bool) -> Attributes | None:
         try:
             found = await self._queues.find(queue)

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from brokerwq.cli.connection import Target, broker_options, opened, target_of
-from brokerwq.cli.failure import ExitCode, FinishedWithError
+from brokerwq.cli.failure import ExitCode, FinishedWithError, code_of
 from brokerwq.cli.loop import run_async
 from brokerwq.cli.output import as_json, shown, table
 from brokerwq.driver.registry import redacted
-from brokerwq.errors import ConfigError, QueueNotFoundError
+from brokerwq.errors import ConfigError, DriverError, QueueNotFoundError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from brokerwq.driver import Capabilities, Driver, QueueSpec
     from brokerwq.driver.doctor import Finding
 
@@ -29,10 +31,10 @@ def doctor(*, names: tuple[str, ...], url: str | None, app_spec: str | None, jso
     """Examine the queues of an app, or those that are named; change nothing.
 
     Prints what the broker can do, then each finding with what would mend it. An error is
-    exit code 4.
+    exit code 4; where it only keeps a run from a queue of others, the exit code of that run.
     """
     target = target_of(url, app_spec)
-    capabilities, findings = run_async(lambda: _examine(target, names))
+    capabilities, findings, code = run_async(lambda: _examine(target, names))
     if json_:
         as_json(
             {
@@ -52,22 +54,38 @@ def doctor(*, names: tuple[str, ...], url: str | None, app_spec: str | None, jso
             ["LEVEL", "SUBJECT", "FINDING", "FIX"],
             [[each.level, each.subject, shown(each.text), each.fix] for each in findings],
         )
-    if any(finding.level == "error" for finding in findings):
-        raise FinishedWithError(ExitCode.DIFFERS)
+    if code is not ExitCode.DONE:
+        raise FinishedWithError(code)
 
 
-async def _examine(target: Target, names: tuple[str, ...]) -> tuple[Capabilities, list[Finding]]:
+async def _examine(
+    target: Target, names: tuple[str, ...]
+) -> tuple[Capabilities, list[Finding], ExitCode]:
     from brokerwq.driver.doctor import Doctor
 
     specs = _specs(target, names)
     async with opened(target.url) as driver:
         findings: list[Finding] = []
+        codes: set[ExitCode] = set()
         for spec in specs:
             if isinstance(driver, Doctor):
-                findings += await driver.examine(spec)
+                found = await driver.examine(spec)
             else:
-                findings += await _compare(driver, spec)
-        return driver.capabilities, findings
+                found = await _compare(driver, spec)
+            findings += found
+            if any(finding.level == "error" for finding in found):
+                codes.add(await _code(driver, spec))
+        return driver.capabilities, findings, max(codes, default=ExitCode.DONE)
+
+
+async def _code(driver: Driver, spec: QueueSpec) -> ExitCode:
+    """The exit code for errors that were found with the queue of ``spec``."""
+    if spec.declare == "never":
+        try:
+            await driver.declare(spec.asked, check_only=True)
+        except DriverError as error:
+            return code_of(error)
+    return ExitCode.DIFFERS
 
 
 def _specs(target: Target, names: tuple[str, ...]) -> list[QueueSpec]:
@@ -80,14 +98,14 @@ def _specs(target: Target, names: tuple[str, ...]) -> list[QueueSpec]:
     return [known.get(name) or QueueSpec(name=name) for name in names or known]
 
 
-async def _compare(driver: Driver, spec: QueueSpec) -> list[Finding]:
+async def _compare(driver: Driver, spec: QueueSpec) -> Sequence[Finding]:
     """What can be said of any broker: whether the queue is there, and as it should be."""
     from brokerwq.driver.doctor import Finding
 
     try:
-        differences = await driver.declare(spec, check_only=True)
+        differences = await driver.declare(spec.asked, check_only=True)
     except QueueNotFoundError as error:
-        fix = f"brokerwq queues declare {spec.name}"
+        fix = await _fix(driver, spec)
         return [Finding(subject=spec.name, level="error", text=str(error), fix=fix)]
     if not differences:
         return [Finding(subject=spec.name, level="ok", text="the queue is as it should be")]
@@ -95,6 +113,19 @@ async def _compare(driver: Driver, spec: QueueSpec) -> list[Finding]:
         Finding(subject=spec.name, level="error", text=str(each), fix=each.fix)
         for each in differences
     ]
+
+
+async def _fix(driver: Driver, spec: QueueSpec) -> str:
+    """What makes the queue that is missing."""
+    from brokerwq.driver.support import declare_command
+
+    if spec.declare != "never":
+        return declare_command(spec)
+    try:
+        await driver.inspect(spec.name)
+    except QueueNotFoundError:
+        return f"its owner makes it; if it is yours: {declare_command(spec)}"
+    return declare_command(spec, dead_letters_only=True)
 
 
 def _capabilities(capabilities: Capabilities) -> dict[str, Any]:

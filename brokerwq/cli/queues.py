@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import click
 
 from brokerwq.cli.asking import confirm_by_name
 from brokerwq.cli.connection import Target, broker_options, opened, target_of
-from brokerwq.cli.failure import ExitCode, FinishedWithError, say
+from brokerwq.cli.failure import say
 from brokerwq.cli.loop import run_async
 from brokerwq.cli.output import (
     age,
@@ -22,17 +21,20 @@ from brokerwq.cli.output import (
     stamp_json,
     table,
 )
-from brokerwq.cli.values import duration
+from brokerwq.cli.queues_declare import declare
 from brokerwq.driver.registry import redacted
 from brokerwq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from brokerwq.driver import Delivery, Difference, QueueSpec, QueueStats
+    from brokerwq.driver import Delivery, QueueStats
 
 
 @click.group()
 def queues() -> None:
     """List, look into, declare and empty queues."""
+
+
+queues.add_command(declare)
 
 
 @queues.command("ls")
@@ -192,76 +194,6 @@ def _delivery_json(delivery: Delivery) -> dict[str, object]:
         "defect": delivery.defect,
         **record_of(message),
     }
-
-
-@queues.command("declare")
-@click.argument("queue", required=False)
-@broker_options
-@click.option("--lease", callback=duration, metavar="DURATION", help="How long a claim lasts.")
-@click.option("--dead-letter", metavar="QUEUE", help="Its dead-letter queue; else QUEUE-dead.")
-@click.option("--retention", callback=duration, metavar="DURATION", help="How long it keeps.")
-@click.option("--ordered", is_flag=True, help="Keep the order within groups.")
-@click.option("--dry-run", is_flag=True, help="Compare only, create nothing.")
-def declare(
-    *,
-    queue: str | None,
-    url: str | None,
-    app_spec: str | None,
-    lease: Fraction | None,
-    dead_letter: str | None,
-    retention: Fraction | None,
-    ordered: bool,
-    dry_run: bool,
-) -> None:
-    """Create QUEUE and its dead-letter queue; without QUEUE, all that the app needs.
-
-    What exists is compared and never changed; a difference ends with exit code 4.
-    """
-    from brokerwq.driver import QueueSpec
-
-    target = target_of(url, app_spec)
-    if queue is None:
-        specs = target.specs()
-        if not specs:
-            msg = "name a queue, or an app that has queues"
-            raise click.UsageError(msg, click.get_current_context())
-    else:
-        specs = [
-            QueueSpec(
-                name=queue,
-                dead_letter=dead_letter,
-                lease=None if lease is None else float(lease),
-                retention=None if retention is None else float(retention),
-                ordered=ordered,
-            )
-        ]
-    differences = run_async(lambda: _declare(target.url, specs, dry_run=dry_run))
-    for difference in differences:
-        click.echo(
-            f"{difference}" + (f"\n  to mend it: {difference.fix}" if difference.fix else "")
-        )
-    if differences:
-        raise FinishedWithError(ExitCode.DIFFERS)
-
-
-async def _declare(url: str, specs: list[QueueSpec], *, dry_run: bool) -> list[Difference]:
-    from brokerwq.errors import QueueNotFoundError
-
-    differences: list[Difference] = []
-    async with opened(url, creates=True) as driver:
-        for spec in specs:
-            check_only = dry_run or spec.declare != "create"
-            try:
-                found = await driver.declare(spec, check_only=check_only)
-            except QueueNotFoundError:
-                if not dry_run:
-                    raise
-                click.echo(f"{spec.name}: would be created, with {spec.dead_letter_queue}")
-                continue
-            differences.extend(found)
-            if not found:
-                click.echo(f"{spec.name}: as it should be")
-    return differences
 
 
 @queues.command("purge")

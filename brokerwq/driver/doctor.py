@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
-from brokerwq.driver.protocol import QueueSpec
+from brokerwq.driver.protocol import Difference, QueueSpec
 from brokerwq.errors import UnsupportedError
 
 
@@ -43,6 +43,23 @@ class Adopter(Protocol):
 
         Raises:
             DriverError: the broker cannot be asked.
+        """
+        ...
+
+
+@runtime_checkable
+class DeadLetterMaker(Protocol):
+    """A driver that can make the dead-letter queue of a queue that belongs to somebody else."""
+
+    async def declare_dead_letter(
+        self, spec: QueueSpec, /, *, check_only: bool = False
+    ) -> Sequence[Difference]:
+        """Make the dead-letter queue of ``spec`` and nothing else.
+
+        An existing one is compared and never changed; the queue itself need not be there.
+
+        Raises:
+            QueueNotFoundError: ``check_only`` and it is missing.
         """
         ...
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+import shlex
 from typing import NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote
 
@@ -13,6 +15,10 @@ _T = TypeVar("_T")
 
 _URL = re.compile(r"(?:([^:/?#]*):)?(?://([^/?#]*))?([^?#]*)(?:\?([^#]*))?(?:#(.*))?", re.DOTALL)
 """RFC 3986, appendix B."""
+
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
+"""What an option's name may look like, even one that is unknown."""
 
 
 class UrlParts(NamedTuple):
@@ -45,7 +51,12 @@ def url_options(url: str, known: dict[str, type[_T]]) -> dict[str, _T]:
         ConfigError: an option is unknown, given twice, or not of its type.
     """
     options: dict[str, _T] = {}
-    for name, text in parse_qsl(split_url(url).query, keep_blank_values=True):
+    parts = split_url(url)
+    is_cut = "@" in parts.query and ":" in parts.netloc and "@" not in parts.netloc
+    for name, text in parse_qsl(parts.query, keep_blank_values=True):
+        if is_cut or not _NAME.fullmatch(name):  # not shown: it may be of a password
+            msg = "the URL has a ? in its password, as it seems: write %3F for it"
+            raise ConfigError(msg)
         if name not in known:
             msg = f"unknown option {name!r:.100} in the URL; known: {', '.join(sorted(known))}"
             raise ConfigError(msg)
@@ -73,13 +84,42 @@ def _convert(name: str, text: str, kind: type[_T]) -> _T:
         raise ConfigError(msg) from exc
 
 
+def bare(exc: BaseException) -> BaseException:
+    """``exc`` as a cause that says what it says: without the client library's frames.
+
+    For what is foreseen, such as a wrong password: fifty lines of somebody else's code tell the
+    user nothing about it.
+    """
+    exc.__cause__ = exc.__context__ = None
+    return exc.with_traceback(None)
+
+
 def no_dead_letter_queue(spec: QueueSpec) -> QueueNotFoundError:
     """The queue of ``spec`` is somebody else's, and where its dead letters would go is nothing."""
     return QueueNotFoundError(
-        f"queue {spec.name} has no dead-letter queue {spec.dead_letter_queue}: have it made, name "
-        "another one with QueueSpec(dead_letter=…), or keep in the queue what would go there with "
+        f"queue {spec.name} has no dead-letter queue {spec.dead_letter_queue}: have it made "
+        f"({declare_command(spec, dead_letters_only=True)}), name another one with "
+        "QueueSpec(dead_letter=…), or keep in the queue what would go there with "
         'on_dead="hold"'
     )
+
+
+def declare_command(spec: QueueSpec, *, dead_letters_only: bool = False) -> str:
+    """The command that makes the queue of ``spec``, or its dead-letter queue alone."""
+    words = ["brokerwq", "queues", "declare", spec.name]
+    if dead_letters_only:
+        words.append("--dead-letters-only")
+    if spec.dead_letter is not None:
+        words += ["--dead-letter", spec.dead_letter]
+    if dead_letters_only:
+        return shlex.join(words)
+    if spec.lease is not None:
+        words += ["--lease", f"{spec.lease:.9g}"]
+    if spec.retention is not None and spec.retention != math.inf:
+        words += ["--retention", f"{spec.retention:.9g}"]
+    if spec.ordered:
+        words.append("--ordered")
+    return shlex.join(words)
 
 
 def url_path(url: str) -> str:

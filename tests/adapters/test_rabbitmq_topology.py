@@ -335,6 +335,34 @@ async def test_the_doctor_finds_what_is_weak_and_how_to_mend_it(lab: Lab) -> Non
     assert "set_policy" in found[0].fix
 
 
+async def test_the_doctor_asks_of_a_queue_of_others_what_a_run_asks_of_it(lab: Lab) -> None:
+    spec = replace(lab.spec(), declare="never")
+    async with opened(lab.url) as driver:
+        (missing,) = [each for each in await driver.examine(spec) if each.level == "error"]
+        assert "its owner makes it" in missing.fix
+
+        await make(lab, spec.name)  # a classic queue
+        found = await driver.examine(spec)
+        (missing,) = [each for each in found if each.level == "error"]
+        assert missing.subject == f"queue {spec.dead_letter_queue}"
+        assert missing.fix == f"brokerwq queues declare {spec.name} --dead-letters-only"
+        with pytest.raises(QueueNotFoundError, match="--dead-letters-only"):
+            await driver.declare(spec, check_only=True)
+        assert [each.fix for each in found if each.level == "warning" and each.fix] == []
+        assert not [each for each in found if ".delay." in each.subject]
+
+        assert await driver.declare_dead_letter(spec) == []
+
+        assert not [each for each in await driver.examine(spec) if each.level == "error"]
+        assert await driver.declare_dead_letter(spec, check_only=True) == []
+        assert await driver.declare(spec, check_only=True) == []
+        dead = QueueSpec(name=spec.dead_letter_queue)
+        with pytest.raises(QueueNotFoundError) as error:
+            await driver.declare(dead, check_only=True)
+        assert f"{dead.name}-dead" in str(error.value)  # of its own it has none
+        assert f"{dead.name}.delay.1," in str(error.value)
+
+
 async def test_purge_takes_what_is_delayed_and_leaves_the_dead(lab: Lab) -> None:
     spec = lab.spec()
     async with opened(lab.url) as driver:

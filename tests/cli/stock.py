@@ -12,6 +12,7 @@ import anyio
 
 from brokerwq.broker import connect
 from brokerwq.driver import Driver, QueueSpec
+from brokerwq.driver.doctor import DeadLetterMaker
 from brokerwq.message import Message
 
 QUEUE = "orders"
@@ -50,6 +51,16 @@ class Stock:
 
     def declare(self, queue: str = QUEUE) -> None:
         self._with_driver(lambda driver: driver.declare(QueueSpec(name=queue)))
+
+    def make_bare(self, queue: str) -> None:
+        """Make ``queue`` without a dead-letter queue, as others do."""
+        spec = QueueSpec(name=f"{queue}-of-others", dead_letter=queue)
+
+        async def make(driver: Driver) -> None:
+            assert isinstance(driver, DeadLetterMaker)
+            await driver.declare_dead_letter(spec)
+
+        self._with_driver(make)
 
     def send(self, queue: str, *messages: Message) -> None:
         self._with_driver(lambda driver: driver.send(queue, messages, [0.0] * len(messages)))

@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import uuid
+from pathlib import Path
+
+import pytest
+
 from tests.cli.stock import Cli, Stock
 
 
@@ -40,3 +45,62 @@ def test_nothing_to_examine_says_how_to_name_it(cli: Cli, stock: Stock) -> None:
 
     assert answer.code == 2
     assert "--app" in answer.err
+
+
+APP = """
+from brokerwq import App, QueueSpec
+
+app = App("{url}")
+
+@app.worker("celery", codec="celery", foreign=True)
+async def task() -> None: ...
+
+@app.worker("thumbs")
+async def thumb() -> None: ...
+"""
+
+
+@pytest.fixture
+def app(stock: Stock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An app with a queue of others, ``celery``, and one of its own, ``thumbs``."""
+    name = f"program_{uuid.uuid4().hex}"
+    (tmp_path / f"{name}.py").write_text(APP.format(url=stock.url))
+    monkeypatch.chdir(tmp_path)
+    return f"{name}:app"
+
+
+def test_a_queue_of_others_is_examined_for_what_a_run_would_refuse(
+    cli: Cli, stock: Stock, app: str
+) -> None:
+    stock.declare("celery-dead")  # so that nothing but the queue itself is missing
+    run = cli("run", app, "celery")
+
+    answer = cli("doctor", "celery", "--app", app, "--json")
+
+    (finding,) = answer.json["findings"]
+    assert finding["level"] == "error"
+    assert "its owner makes it" in finding["fix"]
+    assert answer.code == run.code == 3
+
+
+def test_the_fix_for_a_missing_dead_letter_queue_makes_it_and_nothing_else(
+    cli: Cli, stock: Stock, app: str
+) -> None:
+    stock.make_bare("celery")
+    before = set(stock.queues())
+    run = cli("run", app, "celery")
+    assert "brokerwq queues declare celery --dead-letters-only" in run.err
+
+    answer = cli("doctor", "celery", "--app", app, "--json")
+    (finding,) = answer.json["findings"]
+    assert (finding["level"], answer.code) == ("error", run.code)
+
+    made = cli(*finding["fix"].split()[1:], "--app", app)
+
+    assert made.out.splitlines() == ["celery-dead: created"]
+    assert set(stock.queues()) - before == {"celery-dead"}
+    assert cli("doctor", "celery", "--app", app).code == 0
+
+
+def test_an_error_of_ones_own_queue_outweighs_one_of_a_queue_of_others(cli: Cli, app: str) -> None:
+    assert cli("doctor", "--app", app).code == 4

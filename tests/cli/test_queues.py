@@ -121,6 +121,69 @@ def test_a_dry_run_of_declaring_makes_nothing(cli: Cli, stock: Stock) -> None:
     assert "mails" not in stock.queues()
 
 
+def test_declaring_says_what_was_made_and_what_was_there(cli: Cli, stock: Stock) -> None:
+    def declare() -> str:
+        return cli("queues", "declare", "mails", "--url", stock.url).out.strip()
+
+    assert declare() == "mails: created, with mails-dead"
+    assert declare() == "mails: as it should be"
+
+    stock.make_bare("bills")
+    answer = cli("queues", "declare", "bills", "--url", stock.url)
+    assert answer.out.strip() == "bills: what it lacked was created"
+
+
+@pytest.mark.parametrize("name", ["my queue", "a/b", "amq.mails"])
+def test_a_name_that_no_worker_could_have_is_not_declared(
+    cli: Cli, stock: Stock, name: str
+) -> None:
+    answer = cli("queues", "declare", name, "--url", stock.url)
+
+    assert answer.code == 2
+    assert name in answer.err
+    assert name not in stock.queues()
+
+
+def test_queues_that_are_never_declared_are_skipped_and_named(
+    cli: Cli, stock: Stock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "adopting_app.py").write_text(
+        "from brokerwq import App\n"
+        f"app = App({stock.url!r})\n"
+        "@app.worker('celery', codec='celery', foreign=True)\n"
+        "async def task() -> None: ...\n"
+        "@app.worker('mails')\n"
+        "async def mail() -> None: ...\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    declare = ("queues", "declare", "--app", "adopting_app:app")
+
+    dry = cli(*declare, "--dry-run")
+    made = cli(*declare)
+
+    assert dry.code == made.code == 0
+    skipped = "celery: belongs to others, is not declared"
+    assert dry.out.splitlines() == [skipped, "mails: would be created, with mails-dead"]
+    assert made.out.splitlines() == [skipped, "mails: created, with mails-dead"]
+    assert not [name for name in stock.queues() if name.startswith("celery")]
+
+    assert cli(*declare, "--dead-letters-only").out.strip() == "celery-dead: created"
+    assert "celery-dead" in stock.queues()
+
+
+def test_a_dead_letter_queue_is_made_alone_under_any_name(cli: Cli, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'queues.db'}"
+    declare = ("queues", "declare", "their queue", "--url", url, "--dead-letters-only")
+
+    dry = cli(*declare, "--dead-letter", "graves", "--dry-run")
+    assert dry.out.strip() == "graves: would be created"
+    assert cli(*declare, "--dead-letter", "graves").out.strip() == "graves: created"
+    assert cli(*declare, "--dead-letter", "graves").out.strip() == "graves: as it should be"
+
+    listed = cli("queues", "ls", "--url", url, "--json").json
+    assert [each["queue"] for each in listed] == ["graves"]
+
+
 def test_a_queue_that_differs_is_exit_code_4_naming_the_difference(cli: Cli, stock: Stock) -> None:
     cli("queues", "declare", "mails", "--url", stock.url)
 

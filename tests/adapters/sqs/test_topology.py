@@ -198,6 +198,34 @@ async def test_the_doctor_tells_a_missing_queue_and_one_it_may_not_see(lab: Lab)
     assert found["error queue q-dead"] == ["does not exist"]
 
 
+@pytest.mark.parametrize("mode", ["create", "check", "never"])
+async def test_the_doctor_calls_a_missing_queue_an_error_with_a_fix(lab: Lab, mode: Any) -> None:
+    driver = await lab.driver()
+
+    findings = await driver.examine(QueueSpec(name="q", declare=mode))
+
+    missing = [each for each in findings if each.text == "does not exist"]
+    assert {each.level for each in missing} == {"error"}
+    assert all("brokerwq queues declare q" in each.fix for each in missing)
+
+
+async def test_the_dead_letter_queue_of_others_is_made_alone(lab: Lab) -> None:
+    driver = await lab.driver()
+    await make(lab, "q", MessageRetentionPeriod="600")
+    spec = QueueSpec(name="q", declare="never")
+    with pytest.raises(QueueNotFoundError, match="q --dead-letters-only"):
+        await driver.declare(spec, check_only=True)
+
+    assert await driver.declare_dead_letter(spec) == []
+
+    assert await driver.declare(spec, check_only=True) == []
+    found = await findings_of(lab, declare="never")
+    assert not [key for key in found if key.startswith("error")]
+    assert (await attributes(lab, "q-dead"))["MessageRetentionPeriod"] == FORTNIGHT
+    assert "RedrivePolicy" not in await attributes(lab, "q")
+    assert "q-dead-dead" not in await driver.queues()
+
+
 @pytest.mark.parametrize(
     ("mode", "more", "fewer"),
     [

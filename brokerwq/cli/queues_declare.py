@@ -1,0 +1,185 @@
+"""``brokerwq queues declare``: makes what is missing, and compares what is there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import click
+
+from brokerwq.cli.connection import Target, broker_options, opened, target_of
+from brokerwq.cli.failure import ExitCode, FinishedWithError
+from brokerwq.cli.loop import run_async
+from brokerwq.cli.output import shown
+from brokerwq.cli.values import duration
+from brokerwq.errors import ConfigError, QueueNotFoundError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from brokerwq.driver import Difference, Driver, QueueSpec
+
+
+@click.command("declare")
+@click.argument("queue", required=False)
+@broker_options
+@click.option("--lease", callback=duration, metavar="DURATION", help="How long a claim lasts.")
+@click.option("--dead-letter", metavar="QUEUE", help="Its dead-letter queue; else QUEUE-dead.")
+@click.option("--dead-letters-only", is_flag=True, help="Create its dead-letter queue alone.")
+@click.option("--retention", callback=duration, metavar="DURATION", help="How long it keeps.")
+@click.option("--ordered", is_flag=True, help="Keep the order within groups.")
+@click.option("--dry-run", is_flag=True, help="Compare only, create nothing.")
+def declare(
+    *,
+    queue: str | None,
+    url: str | None,
+    app_spec: str | None,
+    lease: Fraction | None,
+    dead_letter: str | None,
+    dead_letters_only: bool,
+    retention: Fraction | None,
+    ordered: bool,
+    dry_run: bool,
+) -> None:
+    """Create QUEUE and its dead-letter queue; without QUEUE, all that the app needs.
+
+    What exists is compared and never changed; a difference ends with exit code 4. With
+    --dead-letters-only, QUEUE belongs to others and is left alone; without QUEUE, that is
+    done for each such queue of the app.
+    """
+    from brokerwq.driver import QueueSpec
+
+    target = target_of(url, app_spec)
+    if queue is None:
+        if dead_letter is not None or lease is not None or retention is not None or ordered:
+            msg = "say of which QUEUE: an app says all of its queues by itself"
+            raise click.UsageError(msg, click.get_current_context())
+        specs = _specs_of_app(target, dead_letters_only=dead_letters_only)
+    elif dead_letters_only:
+        if lease is not None or retention is not None or ordered:
+            msg = "--dead-letters-only leaves QUEUE as it is: no --lease, --retention, --ordered"
+            raise click.UsageError(msg, click.get_current_context())
+        known = {spec.name: spec for spec in target.specs()}
+        spec = known.get(queue, QueueSpec(name=queue))
+        specs = [spec if dead_letter is None else replace(spec, dead_letter=dead_letter)]
+    else:
+        from brokerwq.workers.names import check_name
+
+        specs = [
+            QueueSpec(
+                name=check_name(queue, "queue"),
+                dead_letter=dead_letter,
+                lease=None if lease is None else float(lease),
+                retention=None if retention is None else float(retention),
+                ordered=ordered,
+            )
+        ]
+    differences = run_async(
+        lambda: _declare_all(
+            target.url, specs, dead_letters_only=dead_letters_only, dry_run=dry_run
+        )
+    )
+    for difference in differences:
+        click.echo(
+            f"{difference}" + (f"\n  to mend it: {difference.fix}" if difference.fix else "")
+        )
+    if differences:
+        raise FinishedWithError(ExitCode.DIFFERS)
+
+
+def _specs_of_app(target: Target, *, dead_letters_only: bool) -> list[QueueSpec]:
+    """The queues of the app that are to be declared; says which are not, and why."""
+    specs = target.specs()
+    if not specs:
+        msg = "name a queue, or an app that has queues"
+        raise click.UsageError(msg, click.get_current_context())
+    theirs = [spec for spec in specs if spec.declare == "never"]
+    if not dead_letters_only:
+        for spec in theirs:
+            click.echo(f"{shown(spec.name)}: belongs to others, is not declared")
+        return [spec for spec in specs if spec.declare != "never"]
+    if not theirs:
+        msg = "none of the app's queues belongs to others; name a QUEUE"
+        raise ConfigError(msg)
+    for spec in theirs:
+        if not _needs_dead_letter_queue(spec):
+            click.echo(f"{shown(spec.name)}: needs no dead-letter queue")
+    return [spec for spec in theirs if _needs_dead_letter_queue(spec)]
+
+
+def _needs_dead_letter_queue(spec: QueueSpec) -> bool:
+    return spec.on_dead != "hold" and spec.dead_letter_via is None
+
+
+async def _declare_all(
+    url: str, specs: list[QueueSpec], *, dead_letters_only: bool, dry_run: bool
+) -> list[Difference]:
+    from brokerwq.driver.spec import check_spec
+
+    for spec in specs:
+        check_spec(spec)
+    differences: list[Difference] = []
+    async with opened(url, creates=True) as driver:
+        for spec in specs:
+            if dead_letters_only:
+                differences += await _declare_dead_letter(driver, spec, dry_run=dry_run)
+            else:
+                differences += await _declare(driver, spec, dry_run=dry_run)
+    return differences
+
+
+async def _declare(driver: Driver, spec: QueueSpec, *, dry_run: bool) -> Sequence[Difference]:
+    may_create = spec.declare == "create"
+    is_there, is_whole = True, True
+    found: Sequence[Difference] = ()
+    try:
+        found = await driver.declare(spec, check_only=True)
+    except QueueNotFoundError:
+        if not may_create:
+            raise
+        is_whole, is_there = False, await _is_there(driver, spec.name)
+    if may_create and not dry_run:
+        found = await driver.declare(spec)
+    if not found:
+        name, dead = shown(spec.name), shown(spec.dead_letter_queue)
+        would = "would be " if dry_run else ""
+        if is_whole:
+            click.echo(f"{name}: as it should be")
+        elif is_there:
+            click.echo(f"{name}: what it lacked {would or 'was '}created")
+        else:
+            click.echo(f"{name}: {would}created, with {dead}")
+    return found
+
+
+async def _is_there(driver: Driver, queue: str) -> bool:
+    try:
+        await driver.inspect(queue)
+    except QueueNotFoundError:
+        return False
+    return True
+
+
+async def _declare_dead_letter(
+    driver: Driver, spec: QueueSpec, *, dry_run: bool
+) -> Sequence[Difference]:
+    from brokerwq.driver.doctor import DeadLetterMaker
+
+    if not isinstance(driver, DeadLetterMaker):
+        msg = f"this broker cannot make the dead-letter queue of {spec.name} alone"
+        raise UnsupportedError(msg)
+    name = shown(spec.dead_letter_queue)
+    try:
+        found = await driver.declare_dead_letter(spec, check_only=True)
+    except QueueNotFoundError:
+        if dry_run:
+            click.echo(f"{name}: would be created")
+            return ()
+        found = await driver.declare_dead_letter(spec)
+        if not found:
+            click.echo(f"{name}: created")
+        return found
+    if not found:
+        click.echo(f"{name}: as it should be")
+    return found
