@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
+from brokerwq._runtime.loop_end import closed_at_loop_end
 from brokerwq._runtime.pauses import Pauses
 from brokerwq._runtime.sending import Sending
 from brokerwq.claimer import Claimer
@@ -74,6 +75,12 @@ class Broker:
         self._opening = asyncio.Lock()
         self._is_open = False
         self._is_closed = False
+        self._at_loop_end: AsyncGenerator[None] | None = None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed, by ``aclose`` or since its loop ended."""
+        return self._is_closed
 
     @property
     def capabilities(self) -> Capabilities:
@@ -94,9 +101,11 @@ class Broker:
             if not self._is_open:
                 await self._open_patiently()
                 self._is_open = True
+                self._at_loop_end = closed_at_loop_end(self.aclose)
+                await anext(self._at_loop_end)
 
     async def aclose(self) -> None:
-        """Disconnect."""
+        """Disconnect. The end of the loop does it as well."""
         self._is_closed = True
         for sending in self._sendings.values():
             await sending.aclose()
@@ -104,6 +113,10 @@ class Broker:
             self._is_open = False
             with move_on_after(self._clock, _CLOSE_SECONDS):
                 await self._driver.aclose()
+        guard, self._at_loop_end = self._at_loop_end, None
+        if guard is not None:
+            with suppress(RuntimeError):  # it is what calls this, since the loop ends
+                await guard.aclose()
 
     # -- sending --------------------------------------------------------------------------
 
@@ -285,8 +298,9 @@ class Broker:
     async def _open_patiently(self) -> None:
         until = self._clock.now() + self._connect_timeout
         pauses = Pauses(self._connect_timeout / 4)
+        error: DriverError | None = None
         while True:
-            error = await self._try_to_open(until - self._clock.now())
+            error = await self._try_to_open(until - self._clock.now(), error)
             if error is None:
                 return
             pause = pauses.next()
@@ -294,7 +308,7 @@ class Broker:
                 raise error
             await self._clock.sleep(pause)
 
-    async def _try_to_open(self, seconds: float) -> DriverError | None:
+    async def _try_to_open(self, seconds: float, before: DriverError | None) -> DriverError | None:
         with move_on_after(self._clock, seconds):
             try:
                 await self._driver.open()
@@ -302,7 +316,7 @@ class Broker:
                 return error
             return None
         msg = f"the broker did not answer within {self._connect_timeout:g} seconds"
-        return ConnectionLostError(msg)
+        return before or ConnectionLostError(msg)
 
 
 def _bytes(body: object) -> bytes:

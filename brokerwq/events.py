@@ -15,6 +15,9 @@ from brokerwq.driver.protocol import Delivery, QueueStats
 UNKNOWN_TYPE: Final = "unknown type"
 """The reason of a message that was put back because no worker here has its type."""
 
+NOT_YET_CONNECTED: Final = "not connected yet"
+"""How a runner's reason ends for a broker that nothing is known to be wrong with."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:

@@ -95,7 +95,7 @@ class Place:
         """The running loop's connection; opened when it is first used."""
         loop = asyncio.get_running_loop()
         broker = self._brokers.get(loop)
-        if broker is None:
+        if broker is None or broker.is_closed:
             from brokerwq.broker import Broker  # noqa: PLC0415  -- as above
 
             broker = self._brokers[loop] = Broker(

@@ -7,13 +7,15 @@ import logging
 import ssl
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import aiormq
 from aiormq.channel import Channel
+from aiormq.exceptions import AMQPError
 from yarl import URL
 
 from brokerwq.clock import Clock
+from brokerwq.driver.support import bare
 from brokerwq.errors import ConnectionLostError
 from brokerwq_rabbitmq.errors import (
     closed,
@@ -28,6 +30,9 @@ from brokerwq_rabbitmq.settings import RabbitSettings
 _CLOSE_SECONDS = 5.0
 _TLS_PROBE_SECONDS = 3.0
 _FIRST_MINOR_WITH_CONSUMER_TIMEOUT = (4, 3)
+
+_FORESEEN: Final = (AMQPError, OSError, asyncio.CancelledError)
+"""Why there may be no connection. Anything else is an error of a program, and shown whole."""
 
 _is_ours: ContextVar[bool] = ContextVar("brokerwq_rabbitmq_is_ours", default=False)
 
@@ -169,7 +174,7 @@ class Link:
                 and await _answers_tls(host, port)
             ):
                 error = speaks_tls(self.place)
-            raise error from exc
+            raise error from (bare(exc) if isinstance(exc, _FORESEEN) else exc)
         finally:
             _is_ours.reset(token)
         self._connection, self._transport = connection, transport

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import pkgutil
-from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from importlib.metadata import version
+from types import TracebackType
 from typing import Any, Final
 
 import botocore.loaders
@@ -20,6 +20,7 @@ from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
 
 from brokerwq.clock import Clock, move_on_after
+from brokerwq.driver.support import bare
 from brokerwq.errors import ClosedError, ConfigError, ConnectionLostError
 from brokerwq_sqs import answers
 from brokerwq_sqs.errors import to_error
@@ -69,7 +70,7 @@ class Api:
             ours = to_error(exc, operation, queue)
             if ours is None:
                 raise
-            raise ours from exc
+            raise ours from bare(exc)
         finally:
             self._calls -= 1
             if not self._calls:
@@ -117,8 +118,7 @@ class SdkClients:
         is_session = hasattr(given, "create_client") or hasattr(given, "client")
         self._session: Any = _new_session() if given is None else given if is_session else given()
 
-    @asynccontextmanager
-    async def __call__(self, settings: SqsSettings, role: Role, /) -> AsyncGenerator[Any]:
+    def __call__(self, settings: SqsSettings, role: Role, /) -> AbstractAsyncContextManager[Any]:
         """A client that is opened by entering it; see ``ClientFactory``."""
         config = AioConfig(
             connect_timeout=_CONNECT_SECONDS,
@@ -140,23 +140,40 @@ class SdkClients:
             arguments["verify"] = False
         # aioboto3 calls it client, aiobotocore create_client; both make the same client.
         create = getattr(self._session, "create_client", None) or self._session.client
-        opening: AbstractAsyncContextManager[Any] = create("sqs", **arguments)
-        async with opening as client:
-            answers.speed_up(client)
-            yield client
+        return _Opening(create("sqs", **arguments))
 
 
-@asynccontextmanager
-async def open_apis(settings: SqsSettings, clock: Clock) -> AsyncGenerator[tuple[Api, Api]]:
-    """The receiving and the control side. Nothing is sent yet."""
+class _Opening:
+    # No generator: a loop that ends closes those, in any order and all at once.
+
+    def __init__(self, opening: AbstractAsyncContextManager[Any]) -> None:
+        self._opening = opening
+
+    async def __aenter__(self) -> Any:
+        client = await self._opening.__aenter__()
+        answers.speed_up(client)
+        return client
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._opening.__aexit__(kind, error, trace)
+
+
+async def open_apis(settings: SqsSettings, clock: Clock, stack: AsyncExitStack) -> tuple[Api, Api]:
+    """The receiving and the control side, closed by ``stack``. Nothing is sent yet."""
     factory: ClientFactory = _found(settings.clients) or SdkClients(settings)
-    # Above the client's own timeouts, so that those speak first: they say what hung.
-    seconds = settings.timeout + _CONNECT_SECONDS + 1
     try:
-        async with factory(settings, "receive") as receive, factory(settings, "control") as control:
-            yield Api(receive, clock, seconds), Api(control, clock, seconds)
+        receive = await stack.enter_async_context(factory(settings, "receive"))
+        control = await stack.enter_async_context(factory(settings, "control"))
     except Exception as exc:
         ours = to_error(exc, "create_client", "")
         if ours is None:
             raise
-        raise ours from exc
+        raise ours from bare(exc)
+    # Above the client's own timeouts, so that those speak first: they say what hung.
+    seconds = settings.timeout + _CONNECT_SECONDS + 1
+    return Api(receive, clock, seconds), Api(control, clock, seconds)

@@ -71,9 +71,7 @@ class SqsDriver:
         if self._open is not None:
             return
         async with AsyncExitStack() as stack:
-            receive, control = await stack.enter_async_context(
-                open_apis(self._settings, self._clock)
-            )
+            receive, control = await open_apis(self._settings, self._clock, stack)
             with suppress(PermissionDeniedError):  # it answered, and knows who we are
                 await control("list_queues", "", MaxResults=1)
             self._open = _Open(self._settings, receive, control, stack.pop_all())

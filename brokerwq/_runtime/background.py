@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from contextlib import suppress
+from typing import Any, Final, TypeVar
 
 from brokerwq.errors import ConfigError
 
 T = TypeVar("T")
 
+_CLOSE_SECONDS: Final = 3.0
+"""A program's end waits no longer for brokers to be left in good order."""
+
 
 class BackgroundLoop:
-    """One event loop on a daemon thread, started when it is made."""
+    """One event loop on a daemon thread, started when it is made.
+
+    What is closed at a loop's end is closed at the interpreter's. The loop goes on: functions
+    that a program has registered for its end may still send.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="brokerwq-background", daemon=True
         )
+        self._is_ending = False
         self._thread.start()
+        atexit.register(self._at_exit)
 
     def run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run ``call()`` there and wait for its answer.
@@ -31,6 +42,25 @@ class BackgroundLoop:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
-        msg = "this is an event loop: await the method without _sync instead"
-        raise ConfigError(msg)
+            pass
+        else:
+            msg = "this is an event loop: await the method without _sync instead"
+            raise ConfigError(msg)
+        return self._answer(call())
+
+    def _answer(self, called: Coroutine[Any, Any, T]) -> T:
+        try:
+            return asyncio.run_coroutine_threadsafe(called, self._loop).result()
+        finally:
+            if self._is_ending:
+                self._close_all()
+
+    def _at_exit(self) -> None:
+        if self._thread.is_alive():  # else it is the parent's, and this is a fork
+            self._is_ending = True
+            self._close_all()
+
+    def _close_all(self) -> None:
+        closing = asyncio.run_coroutine_threadsafe(self._loop.shutdown_asyncgens(), self._loop)
+        with suppress(Exception):
+            closing.result(_CLOSE_SECONDS)

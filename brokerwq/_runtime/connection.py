@@ -14,7 +14,7 @@ from brokerwq.clock import Clock, move_on_after
 from brokerwq.driver.doctor import Adopter, check_dead_letter_way
 from brokerwq.driver.protocol import Consumer, Difference, Driver, QueueSpec, QueueStats
 from brokerwq.errors import DriverError, QueueMismatchError, TransientError
-from brokerwq.events import BrokerReached, BrokerUnreachable, Event, QueueAdopted
+from brokerwq.events import NOT_YET_CONNECTED, BrokerReached, BrokerUnreachable, Event, QueueAdopted
 
 T = TypeVar("T")
 
@@ -99,7 +99,7 @@ class Connection:
 
     def note_absence(self) -> None:
         """Others of the runner's brokers are there, and this one is not yet."""
-        self._lifecycle.trouble(self._key, f"{self.site.label}: not connected yet")
+        self._lifecycle.trouble(self._key, f"{self.site.label}: {NOT_YET_CONNECTED}")
 
     async def _open(self) -> bool:
         await self.driver.open()

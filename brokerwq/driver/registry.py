@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+from urllib.parse import unquote
 
 from brokerwq.driver.adapter import Adapter
 from brokerwq.driver.support import split_url
@@ -19,6 +20,9 @@ AnyAdapter: TypeAlias = Adapter[Any]
 
 _NEXT_URL = re.compile(r"\s+(?=[A-Za-z][A-Za-z0-9+.-]*://)")
 _SLASH_OR_LATER = re.compile(r"[/?#]")
+_SECRET = re.compile(
+    r"@|pass|pwd|secret|token|key|auth|cred|sign|user|login|account", re.IGNORECASE
+)
 _BRACKETED = re.compile(r"\[[0-9a-f:.%]+\](:\d*)?", re.IGNORECASE)
 
 
@@ -108,7 +112,7 @@ def _entry_points() -> Sequence[EntryPoint]:
 
 
 def redacted(url: str) -> str:
-    """``url`` without its password and without option values, fit for a log.
+    """``url`` without its password and without options that look secret, fit for a log.
 
     Errs on the safe side: a password with a ``/``, ``?`` or ``#`` that somebody forgot to write
     as ``%2F`` and the like is taken for one, though the URL then means something else.
@@ -123,8 +127,16 @@ def redacted(url: str) -> str:
         name, colon, _ = login.partition(":")
         user = f"{name}:***@" if name and colon else "***@"
     path, mark, query = rest.partition("#")[0].partition("?")
-    options = "&".join(f"{option.partition('=')[0]}=***" for option in query.split("&"))
+    options = "&".join(map(_redacted_option, query.split("&")))
     return f"{scheme.lower()}{separator}{user}{path}" + (f"?{options}" if mark and query else "")
+
+
+def _redacted_option(option: str) -> str:
+    # All of it, since an address may have a password, or options, of its own.
+    name, equals, _ = option.partition("=")
+    if equals and not _SECRET.search(unquote(option)):
+        return option
+    return f"{name}{equals}***" if equals else "***"
 
 
 def _is_adapter(loaded: object) -> TypeGuard[AnyAdapter]:

@@ -174,6 +174,13 @@ def _is_stranger(event: Event) -> bool:
     )
 
 
+def _is_trouble(event: events.StateChanged) -> bool:
+    # A broker that answers a moment later than the first one did is none.
+    return event.state == "degraded" and not all(
+        reason.endswith(events.NOT_YET_CONNECTED) for reason in event.reasons
+    )
+
+
 def _line(event: Event) -> Line:
     if _is_stranger(event):
         return WARNING, "message of unknown type put back"
@@ -181,7 +188,7 @@ def _line(event: Event) -> Line:
         return ENDED.get(event.outcome, LINES[events.JobEnded])
     if isinstance(event, events.MessagesSent) and event.failed:
         return WARNING, "messages not sent"
-    if isinstance(event, events.StateChanged) and event.state == "degraded":
+    if isinstance(event, events.StateChanged) and _is_trouble(event):
         return WARNING, LINES[events.StateChanged][1]
     return LINES.get(type(event), (DEBUG, "event"))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from brokerwq.testing.servers.node import RabbitNode
+from tests.adapters.producers import check_silence
 from tests.adapters.rabbit import RELEASES, Lab, opened, server_or_skip
 from tests.adapters.rabbit_runs import RabbitSite, is_free
 from tests.adapters.test_rabbitmq_topology import make
@@ -213,3 +214,7 @@ async def test_a_stop_is_heard_while_nobody_answers(tmp_path: Path) -> None:
     assert time.monotonic() - asked < 2.5
     assert said.count("broker unreachable") <= 4
     assert "secret" not in said
+
+
+def test_a_program_that_only_sends_ends_without_a_word(lab: Lab) -> None:
+    check_silence(lab.url, lab.name())

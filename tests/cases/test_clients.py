@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 
 from brokerwq import App, connect
+from brokerwq.driver import Driver
 from brokerwq.errors import ClosedError, ConfigError, TransientError
 from brokerwq.message import new_message_id
 from brokerwq.testing.faults import Faults, Hang
+from tests.adapters.producers import check_silence
 from tests.cases.lab import PATIENCE, ROOT, Place
 from tests.cases.ring import Ring
 
@@ -69,6 +71,31 @@ def test_one_app_serves_loops_that_were_left_open_or_closed_properly(ring: Ring)
     for n in range(3):
         asyncio.run(properly(n))
     assert ring.drained() == [0, 1, 2, 100, 101, 102]
+
+
+def test_what_a_loop_has_opened_is_closed_when_it_ends(tmp_path: Path) -> None:
+    closed: list[Driver] = []
+
+    def watched(driver: Driver) -> Driver:
+        close = driver.aclose
+
+        async def aclose() -> None:
+            await close()
+            closed.append(driver)
+
+        driver.aclose = aclose  # type: ignore[method-assign]
+        return driver
+
+    ring = Ring(tmp_path)
+    with ring.app.on(f"sqlite:///{tmp_path}/other.db", driver=watched):
+        for n in range(2):
+            asyncio.run(ring.work.enqueue(n=n))
+            assert len(closed) == n + 1
+
+
+@pytest.mark.slow
+def test_a_program_that_only_sends_ends_without_a_word(tmp_path: Path) -> None:
+    check_silence(f"sqlite:///{tmp_path}/jobs.db", "q")
 
 
 def test_one_app_serves_several_loops_at_once(ring: Ring) -> None:

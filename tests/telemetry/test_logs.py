@@ -89,6 +89,18 @@ def log(logger: logging.Logger, clock: FakeClock) -> EventLog:
         (BLOCKED, "WARNING", "event loop blocked"),
         (events.StateChanged(state="ready", reasons=()), "INFO", "runner changed its state"),
         (
+            events.StateChanged(state="degraded", reasons=("sqs://: not connected yet",)),
+            "INFO",
+            "runner changed its state",
+        ),
+        (
+            events.StateChanged(
+                state="degraded", reasons=("sqs://: not connected yet", "amqp://: no answer")
+            ),
+            "WARNING",
+            "runner changed its state",
+        ),
+        (
             events.StateChanged(state="degraded", reasons=("no answer",)),
             "WARNING",
             "runner changed its state",

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from pathlib import Path
 from urllib.parse import quote
 
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerwq.driver.registry import find_adapter, missing_client, redacted, scheme_of, schemes
-from brokerwq.driver.support import split_url, url_options, url_path
+from brokerwq.driver.support import bare, split_url, url_options, url_path
 from brokerwq.errors import AdapterMissingError, ConfigError
 
 GROUP = "brokerwq.adapters"
@@ -104,9 +105,10 @@ def test_what_is_no_url_is_told_so(url: str) -> None:
 
 
 def test_a_url_is_shown_without_its_secrets() -> None:
-    url = "amqp://guest:secret@host:5672/vhost?password=hidden&poll=1"
+    url = "amqp://guest:secret@host:5672/vhost?password=hidden&poll=1&p%61ss=x&cret"
 
-    assert redacted(url) == "amqp://guest:***@host:5672/vhost?password=***&poll=***"
+    shown = "amqp://guest:***@host:5672/vhost?password=***&poll=1&p%61ss=***&***"
+    assert redacted(url) == shown
 
 
 @pytest.mark.parametrize(
@@ -119,7 +121,9 @@ def test_a_url_is_shown_without_its_secrets() -> None:
         ("amqp://:secret@host", "amqp://***@host"),
         ("amqp://[::1", "amqp://[::1"),
         ("AMQP://host/v#secret", "amqp://host/v"),
+        ("sqs://eu-west-1/q?endpoint_url=http://a:1", "sqs://eu-west-1/q?endpoint_url=http://a:1"),
         ("sqs://eu-west-1/q?endpoint_url=http://me@host", "sqs://eu-west-1/q?endpoint_url=***"),
+        ("sqs://eu-west-1/q?endpoint_url=http://a/?token=x", "sqs://eu-west-1/q?endpoint_url=***"),
         ("amqp://guest:se/cret@host/v", "amqp://guest:***@host/v"),
         ("amqp://guest:se?cret@host/v", "amqp://guest:***@host/v"),
         ("amqp://guest:se#cret@host/v", "amqp://guest:***@host/v"),
@@ -159,6 +163,30 @@ def test_options_are_converted_to_their_types() -> None:
 def test_wrong_options_are_named(query: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         url_options(f"x://h?{query}", {"a": int})
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "amqp://me:se?cret@host/",
+        "amqp://me:se?cr=et@host/",
+        "amqp://me:se/x?cret&y=z@host/",
+        "amqp://se?cret@host/",
+    ],
+)
+def test_the_tail_of_a_password_is_not_taken_for_an_option_and_shown(url: str) -> None:
+    with pytest.raises(ConfigError, match="write %3F") as caught:
+        url_options(url, {"a": int})
+
+    assert "cr" not in str(caught.value)
+
+
+def test_a_bare_cause_says_what_it_says_and_no_more() -> None:
+    with pytest.raises(OSError, match="refused") as caught:
+        raise OSError("refused") from KeyError("the client's own")
+    cause = bare(caught.value)
+
+    assert "".join(traceback.format_exception(cause)) == "OSError: refused\n"
 
 
 def test_a_truth_that_is_none_is_told_so() -> None:
