@@ -103,6 +103,11 @@ def _listed(names: Sequence[str]) -> str:
     return few if len(names) <= 5 else f"{few} and {len(names) - 5} more"  # noqa: PLR2004
 
 
+def name_of(message: Message, digest: bytes) -> str:
+    """What a message is remembered by: its id, and where it has none its content."""
+    return message.id or f"digest:{digest.hex()}"
+
+
 def digest_of(message: Message) -> bytes:
     """A digest of what must be the same on both sides; 16 bytes."""
     created = message.created_at

@@ -20,7 +20,7 @@ from brokerwq.errors import (
     PermissionDeniedError,
     QueueNotFoundError,
 )
-from brokerwq.migrate.cargo import REFUSALS, Cargo, cargo_of, digest_of, misfit, unmoved
+from brokerwq.migrate.cargo import REFUSALS, Cargo, cargo_of, digest_of, misfit, name_of, unmoved
 from brokerwq.migrate.entry import Moved
 from brokerwq.migrate.holding import Holding
 from brokerwq.migrate.ledger import Ledger
@@ -330,17 +330,15 @@ class Lane:
         if not refusals:
             return
         line, report = self._line, self.report
-        # Where a misfit has no id there is none to be remembered by but its content's.
         named = [
-            (helds[n].delivery.message.id or f"digest:{digest_of(cargo[n].message).hex()}", n)
-            for n in refusals
+            (name_of(helds[n].delivery.message, digest_of(cargo[n].message)), n) for n in refusals
         ]
         sightings = await line.ledger.refused(
             line.direction,
             self._key,
             [(Moved(name, digest_of(cargo[n].message)), str(refusals[n])) for name, n in named],
         )
-        delays: list[float] = []
+        delays: dict[str, float] = {}
         for (name, n), seen in zip(named, sightings, strict=True):
             if name not in self._parked:
                 report.refused_count += 1
@@ -349,9 +347,10 @@ class Lane:
             stay = min(_SHORTEST_STAY * 2.0 ** min(seen - 1, 20), _LONGEST_STAY)
             if self._counts_returns:
                 stay = _COUNTED_STAY
-            delays.append(max(stay, cargo[n].delay))
-            self._parked[name] = line.clock.now() + delays[-1]
-        await holding.put_back([helds[n] for _, n in named], delays)
+            delays[name] = max(stay, cargo[n].delay)
+            self._parked[name] = line.clock.now() + delays[name]
+        await holding.put_back([helds[n] for _, n in named], [delays[name] for name, _ in named])
+        await line.ledger.parked(line.direction, self._key, delays)
 
     def _mark_of(self, delivery: Delivery) -> Mark:
         return unmoved(delivery, forgiven=self.forgiven, is_dead=self.pair.is_dead)

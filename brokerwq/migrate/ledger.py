@@ -11,7 +11,7 @@ import asyncio
 import os
 import socket
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,10 +22,11 @@ from brokerwq.errors import ConfigError, StoreError, StoreUnavailableError
 from brokerwq.migrate.entry import Entry, Moved, QueueCounts, Session
 from brokerwq.migrate.ledger_file import (
     MigrationRecord,
+    entry_of,
     in_transaction,
     open_file,
     path_of,
-    read_record,
+    queues_of,
     session_of,
     stamp,
 )
@@ -82,15 +83,7 @@ class Ledger:
         Raises:
             ConfigError, StoreError: it is no ledger.
         """
-
-        def read() -> dict[str, str]:
-            path = Path(self._path)
-            if not path.exists() or not path.stat().st_size:
-                return {}
-            known = read_record(self._path)
-            return {} if known is None else dict(known.queues)
-
-        return await self._run(read)
+        return await self._run(lambda: queues_of(self._path))
 
     async def aclose(self) -> None:
         """Close the file."""
@@ -258,6 +251,26 @@ class Ledger:
 
         return await self._write(write)
 
+    async def parked(self, direction: Direction, queue: str, delays: Mapping[str, float]) -> None:
+        """These misfits were put back, out of the way for so many seconds; by their ids."""
+        rows = [(self._now() + delay, direction, queue, id_) for id_, delay in delays.items()]
+        statement = "UPDATE entry SET parked_until = ? WHERE direction = ? AND queue = ? AND id = ?"
+        await self._write(lambda db: db.executemany(statement, rows))
+
+    async def misfits(self, direction: Direction, queue: str) -> dict[Moved, bool]:
+        """What was refused, and whether it is still out of the way, so that no look meets it."""
+        now = self._now()
+
+        def read(db: sqlite3.Connection) -> dict[Moved, bool]:
+            rows = db.execute(
+                "SELECT id, digest, parked_until FROM entry "
+                "WHERE direction = ? AND queue = ? AND refusal IS NOT NULL",
+                (direction, queue),
+            )
+            return {Moved(id_, digest): until > now for id_, digest, until in rows}
+
+        return await self._read(read)
+
     async def settle_pending(self, direction: Direction, queue: str) -> int:
         """What movers that died had left open is done: the source is known to be empty."""
 
@@ -295,17 +308,7 @@ class Ledger:
                 "WHERE queue = ? GROUP BY id ORDER BY id",
                 (queue,),
             )
-            return [
-                Entry(
-                    id=id_,
-                    direction=direction,
-                    digest=digest,
-                    pending=pending,
-                    done=done,
-                    refusal=refusal or "",
-                )
-                for id_, direction, digest, pending, done, refusal, _ in rows
-            ]
+            return [entry_of(row) for row in rows]
 
         return await self._read(read)
 

@@ -9,11 +9,12 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from brokerwq.errors import ConfigError, StoreError
-from brokerwq.migrate.entry import Session
+from brokerwq.migrate.entry import Entry, Session
 from brokerwq.migrate.schema import APPLICATION_ID, STATEMENTS, VERSION
 
 T = TypeVar("T")
@@ -78,14 +79,18 @@ def open_file(path: str, record: MigrationRecord, now: float) -> sqlite3.Connect
     return db
 
 
-def read_record(path: str) -> MigrationRecord | None:
-    """Which migration the ledger at ``path`` is about; None if that is not written yet."""
+def queues_of(path: str) -> dict[str, str]:
+    """The queues that the migration of the ledger at ``path`` moves; empty if there is none yet."""
+    file = Path(path)
+    if not file.exists() or not file.stat().st_size:
+        return {}
     db = _connect(path)
     try:
         _prepare(db, path)
-        return _record(db)
+        known = _record(db)
     finally:
         db.close()
+    return {} if known is None else dict(known.queues)
 
 
 def _connect(path: str) -> sqlite3.Connection:
@@ -123,10 +128,23 @@ def _prepare(db: sqlite3.Connection, path: str) -> None:
                     db.execute(statement)
 
         in_transaction(db, create)
+    if _lacks_parking(db):
+        in_transaction(db, _add_parking)
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if version != VERSION:
         msg = f"{path} is a ledger of version {version}; this brokerwq reads {VERSION}"
         raise StoreError(msg)
+
+
+def _lacks_parking(db: sqlite3.Connection) -> bool:
+    names = {row[1] for row in db.execute("PRAGMA table_info(entry)")}
+    return bool(names) and "parked_until" not in names
+
+
+def _add_parking(db: sqlite3.Connection) -> None:
+    """Add the column that a ledger of the same version may lack."""
+    if _lacks_parking(db):
+        db.execute("ALTER TABLE entry ADD COLUMN parked_until REAL NOT NULL DEFAULT 0")
 
 
 def _check_record(db: sqlite3.Connection, record: MigrationRecord, path: str, now: float) -> None:
@@ -167,6 +185,19 @@ def in_transaction(db: sqlite3.Connection, work: Callable[[sqlite3.Connection], 
 def stamp(moment: float) -> str:
     """A moment for people."""
     return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def entry_of(row: tuple[Any, ...]) -> Entry:
+    """What a row of ``entry`` says of its message."""
+    id_, direction, digest, pending, done, refusal, _ = row
+    return Entry(
+        id=id_,
+        direction=direction,
+        digest=digest,
+        pending=pending,
+        done=done,
+        refusal=refusal or "",
+    )
 
 
 def session_of(row: tuple[Any, ...], now: float) -> Session:

@@ -207,7 +207,7 @@ class Migration:
         source, target, pairs, direction = self._turned(back=back)
         async with self._ledger(create=False) as ledger:
             return Status(
-                queues=await look_at(source, target, pairs, ledger, direction),
+                queues=await look_at(source, target, pairs, ledger, direction, clock=self._clock),
                 sessions=await ledger.sessions(),
                 is_finished=await ledger.closed_at() is not None,
             )
@@ -250,7 +250,7 @@ class Migration:
         """
         source, target = self._opened()
         async with self._ledger(create=False) as ledger:
-            states = await look_at(source, target, self.pairs, ledger, "forth")
+            states = await look_at(source, target, self.pairs, ledger, "forth", clock=self._clock)
             objections = [
                 text
                 for state in states

@@ -19,7 +19,7 @@ STATEMENTS: Final = (
     """CREATE TABLE entry (
         direction TEXT NOT NULL, queue TEXT NOT NULL, id TEXT NOT NULL, digest BLOB NOT NULL,
         pending INTEGER NOT NULL, done INTEGER NOT NULL, at REAL NOT NULL,
-        refusal TEXT, sightings INTEGER NOT NULL DEFAULT 0,
+        refusal TEXT, sightings INTEGER NOT NULL DEFAULT 0, parked_until REAL NOT NULL DEFAULT 0,
         PRIMARY KEY (direction, queue, id)) WITHOUT ROWID""",
     """CREATE TABLE emptiness (
         direction TEXT NOT NULL, queue TEXT NOT NULL, since REAL NOT NULL,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from brokerwq.clock import Clock
 from brokerwq.driver.protocol import Driver
 from brokerwq.errors import QueueNotFoundError
-from brokerwq.migrate.cargo import digest_of
+from brokerwq.migrate.cargo import digest_of, name_of
 from brokerwq.migrate.entry import Entry
 from brokerwq.migrate.ledger import Ledger
 from brokerwq.migrate.looking import are_newer, know, look_through
@@ -154,8 +154,7 @@ async def _contents(
             while claimed := await sweep.claim(min(_CLAIM, sweep.max_claim)):
                 for delivery in claimed:
                     digest = digest_of(delivery.message)
-                    name = delivery.message.id or f"digest:{digest.hex()}"
-                    contents[name] = digest
+                    contents[name_of(delivery.message, digest)] = digest
                 if are_newer(claimed, started):
                     break
             return contents, sweep.is_complete

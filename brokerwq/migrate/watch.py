@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from brokerwq.clock import Clock
 from brokerwq.driver.protocol import Certainty, Driver, QueueStats
 from brokerwq.errors import QueueNotFoundError
-from brokerwq.migrate.entry import QueueCounts
+from brokerwq.message import Message
+from brokerwq.migrate.cargo import digest_of, name_of
+from brokerwq.migrate.entry import Moved, QueueCounts
 from brokerwq.migrate.ledger import Ledger
-from brokerwq.migrate.looking import know
+from brokerwq.migrate.looking import are_newer, know, look_through
 from brokerwq.migrate.pair import Direction, Pair, Side
+
+_CLAIM = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +28,8 @@ class SideState:
         is_dead: It holds dead letters.
         old: Counts at the side that is to become empty; None where there is no such queue.
         new: Counts at the other side.
-        counts: What the ledger says.
+        counts: What the ledger says; misfits that are not there any more are left out where
+            their number matters.
         empty_for: Seconds since a look first found nothing but misfits there, with no look in
             between that found more; None if there is something.
         held_by_others: Whether others may hold messages there: the broker does not say.
@@ -68,8 +74,13 @@ async def look_at(
     pairs: Sequence[Pair],
     ledger: Ledger,
     direction: Direction,
+    *,
+    clock: Clock,
 ) -> list[SideState]:
     """Count both sides, and note in the ledger whether the old one is empty.
+
+    What may be misfits only is looked through: others may have finished those, and a message that
+    came later must not pass for one of them.
 
     Raises:
         DriverError: one of the sides cannot be asked.
@@ -83,7 +94,14 @@ async def look_at(
         key = pair.key(direction)
         known = counts.get(key, QueueCounts())
         left = 0 if old is None else old.ready.value + old.leased.value + old.delayed.value
-        is_empty = left <= known.refused
+        is_alone = True
+        if old is None or not left:
+            known = replace(known, refused=0)
+        elif left <= known.refused:
+            misfits = await ledger.misfits(direction, key)
+            kept, is_alone = await _kept(source.driver, pair, old, misfits, clock)
+            known = replace(known, refused=kept)
+        is_empty = is_alone and left <= known.refused
         states.append(
             SideState(
                 source=pair.source,
@@ -100,6 +118,33 @@ async def look_at(
             )
         )
     return states
+
+
+async def _kept(
+    driver: Driver, pair: Pair, stats: QueueStats, misfits: Mapping[Moved, bool], clock: Clock
+) -> tuple[int, bool]:
+    """How many of ``misfits`` are still at the old side, and whether nothing else was met there.
+
+    Those that are out of the way cannot be seen.
+    """
+    seen: set[Moved] = set()
+    is_complete = True
+    if stats.ready.value:
+        started = clock.utcnow()
+        async with look_through(driver, pair, clock) as sweep:
+            while claimed := await sweep.claim(min(_CLAIM, sweep.max_claim)):
+                seen.update(_moved(delivery.message) for delivery in claimed)
+                if are_newer(claimed, started):
+                    break
+            is_complete = sweep.is_complete
+    away = sum(is_away for misfit, is_away in misfits.items() if misfit not in seen)
+    kept = len(seen & misfits.keys()) + min(away, stats.delayed.value)
+    return kept, is_complete and seen <= misfits.keys()
+
+
+def _moved(message: Message) -> Moved:
+    digest = digest_of(message)
+    return Moved(name_of(message, digest), digest)
 
 
 async def _stats(driver: Driver, queue: str) -> QueueStats | None:

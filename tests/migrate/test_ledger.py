@@ -83,6 +83,21 @@ async def test_a_refusal_is_forgotten_once_the_message_fits(path: Path) -> None:
     await ledger.aclose()
 
 
+async def test_a_ledger_from_before_misfits_had_a_time_is_completed(path: Path) -> None:
+    ledger = await opened(path)
+    await ledger.refused("forth", "q", [(X, "too large")])
+    await ledger.aclose()
+    with sqlite3.connect(path) as db:
+        db.execute("ALTER TABLE entry DROP COLUMN parked_until")
+    db.close()
+
+    ledger = await opened(path)
+    assert await ledger.misfits("forth", "q") == {X: False}
+    await ledger.parked("forth", "q", {"x": 60.0})
+    assert await ledger.misfits("forth", "q") == {X: True}
+    await ledger.aclose()
+
+
 async def test_what_a_dead_mover_left_open_can_be_closed(path: Path) -> None:
     ledger = await opened(path)
     await ledger.sent("forth", "q", [X])

@@ -149,6 +149,52 @@ async def test_the_old_side_must_stay_empty(lab: Lab) -> None:
         await lab.run()
 
 
+@pytest.mark.parametrize("delay", [0, 3600])
+async def test_a_late_message_does_not_pass_for_a_misfit_that_workers_finished(
+    tmp_path: Path, delay: float
+) -> None:
+    lab = Lab(tmp_path, target=f"memory://{tmp_path.name}-sqs?like=sqs")
+    await lab.declare()
+    await lab.send([made(1, body=TOO_LARGE)])
+    assert (await lab.run()).refused == 1
+    async with opened(lab.source) as driver:
+        await driver.purge(QUEUE)
+
+    async with lab.migration(clock=_Later(60)) as migration:
+        gone = (await migration.status()).queues[0]
+        assert (gone.empty_for is not None, gone.counts.refused) == (True, 0)
+        assert await migration.finish(settle=0, dry_run=True) == []
+        await lab.send([made(2)], delay=delay)
+        late = await migration.status()
+        assert not late.is_empty(0)
+        assert await migration.finish(settle=0, leave_refused=True) == [
+            f"{QUEUE} is not empty at the source"
+        ]
+    assert sum(await lab.counts(lab.source)) == 1
+
+
+async def test_a_misfit_is_known_by_its_id_whether_a_look_can_meet_it_or_not(
+    tmp_path: Path,
+) -> None:
+    lab = Lab(tmp_path, target=f"memory://{tmp_path.name}-sqs?like=sqs")
+    await lab.declare()
+    misfit = made(1, body=TOO_LARGE)
+    await lab.send([misfit])
+    await lab.run()
+
+    async with lab.migration() as migration:
+        parked = (await migration.status()).queues[0]
+        assert (parked.empty_for is not None, parked.counts.refused) == (True, 1)
+    async with opened(lab.source) as driver:
+        await driver.purge(QUEUE)
+    await lab.send([misfit])
+    async with lab.migration(clock=_Later(60)) as migration:
+        back = (await migration.status()).queues[0]
+        assert (back.empty_for is not None, back.counts.refused) == (True, 1)
+        await lab.send([made(2)])
+        assert not (await migration.status()).is_empty(0)
+
+
 async def test_misfits_speak_against_finishing(tmp_path: Path) -> None:
     lab = Lab(tmp_path, target=f"memory://{tmp_path.name}-sqs?like=sqs")
     await lab.declare()
