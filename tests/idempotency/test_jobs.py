@@ -736,6 +736,41 @@ async def test_habits_that_would_end_the_transaction_are_refused(shop: Shop, hab
     assert shop.effects() == []
 
 
+async def test_a_block_that_fails_takes_back_its_own_part(shop: Shop) -> None:
+    async def fn(job: Job, tx: Tx, n: int) -> None:
+        tx.conn.execute("INSERT INTO effects VALUES (?)", (n,))
+        with suppress(ValueError), tx.conn:
+            tx.conn.execute("INSERT INTO effects VALUES (2)")
+            with tx.conn:
+                tx.conn.execute("INSERT INTO effects VALUES (3)")
+            raise ValueError
+        with tx.conn:
+            tx.conn.execute("INSERT INTO effects VALUES (4)")
+            with suppress(ValueError), tx.conn:
+                tx.conn.execute("INSERT INTO effects VALUES (5)")
+                raise ValueError
+
+    charge: Any = shop.app.worker("q", once="transactional", name="charge")(fn)
+    await charge.enqueue(1)
+
+    assert (await shop.drain()).done == 1
+    assert shop.effects() == [1, 4]
+
+
+@pytest.mark.parametrize("statement", ["COMMIT", "ROLLBACK"])
+async def test_a_block_that_ends_the_transaction_is_found_out(shop: Shop, statement: str) -> None:
+    async def fn(job: Job, tx: Tx, n: int) -> None:
+        with tx.conn:
+            tx.conn.execute(statement)
+
+    charge: Any = shop.app.worker("q", once="transactional", name="charge")(fn)
+    await charge.enqueue(1)
+
+    report = await shop.drain()
+
+    assert report.dead == {"transaction-escaped" if statement == "COMMIT" else "failed": 1}
+
+
 async def test_a_transaction_may_be_aborted(shop: Shop) -> None:
     async def fn(job: Job, tx: Tx, n: int) -> None:
         shop.runs.append(n)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sqlite3
 import time
 from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -573,6 +575,36 @@ async def test_an_error_in_a_savepoint_may_be_handled(shop: SqlShop) -> None:
 
     assert (await shop.drain()).done == 1
     assert await shop.db.effects() == [1]
+
+
+async def test_a_failed_block_of_the_librarys_own_takes_back_only_itself(shop: SqlShop) -> None:
+    async def bear(_job: Job, tx: Any, _n: int) -> None:
+        for n, fails in ((2, True), (3, False)):
+            with suppress(ValueError):
+                await part(tx, n, fails=fails)
+
+    async def part(tx: Any, n: int, *, fails: bool) -> None:
+        async with library_block(tx.conn):
+            await shop.db.write(tx, n)
+            if fails:
+                raise ValueError
+
+    charge = shop.worker("transactional", bear)
+    await charge.enqueue(1)
+
+    assert (await shop.drain()).done == 1
+    assert sorted(await shop.db.effects()) == [1, 3]
+
+
+@asynccontextmanager
+async def library_block(conn: Any) -> AsyncGenerator[None]:
+    """What the connection's library has for a part of a transaction."""
+    if isinstance(conn, sqlite3.Connection):
+        with conn:
+            yield
+        return
+    async with conn.begin_nested() if hasattr(conn, "begin_nested") else conn.transaction():
+        yield
 
 
 @pytest.mark.parametrize("strategy", IN_TX)

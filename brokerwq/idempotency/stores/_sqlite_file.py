@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
 from urllib.parse import quote
 
 from brokerwq.clock import Clock
@@ -24,6 +24,7 @@ T = TypeVar("T")
 Work: TypeAlias = Callable[[sqlite3.Connection, Moment], T]
 
 _MOST_AT_ONCE: Final = 500
+_BLOCK: Final = "brokerwq_block"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PASSING: Final = frozenset(
     {
@@ -47,9 +48,14 @@ class BusyFileError(StoreUnavailableError):
 class JoinedConnection(sqlite3.Connection):
     """A connection whose transaction somebody else ends.
 
-    ``with connection:`` and ``commit()`` are habits that would end it, and take the record out
-    of the transaction of the work.
+    ``commit()`` is a habit that would end it, and take the record out of the transaction of the
+    work; ``with connection:`` is another, and becomes a savepoint.
     """
+
+    def __enter__(self) -> Self:
+        """Begin a part that may fail by itself; blocks may be nested."""
+        self.execute(f"SAVEPOINT {_BLOCK}")
+        return self
 
     def commit(self) -> None:
         """Refuse."""
@@ -66,8 +72,13 @@ class JoinedConnection(sqlite3.Connection):
         msg = "executescript() commits first; use execute() for each statement"
         raise sqlite3.ProgrammingError(msg)
 
-    def __exit__(self, *_: object) -> Literal[False]:
-        """Do nothing."""
+    def __exit__(self, kind: object, *_: object) -> Literal[False]:
+        """Take back what the block has written, if it has failed."""
+        # A block that has ended the transaction is found out before the commit.
+        if self.in_transaction:
+            if kind is not None:
+                self.execute(f"ROLLBACK TO {_BLOCK}")
+            self.execute(f"RELEASE {_BLOCK}")
         return False
 
 
