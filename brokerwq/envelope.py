@@ -39,6 +39,8 @@ DEAD_QUEUE: Final = "bwq-dead-queue"
 DEAD_FIRST: Final = "bwq-dead-first"
 DEAD_AT: Final = "bwq-dead-at"
 DEAD_VERSION: Final = "bwq-dead-version"
+DEAD_ID: Final = "bwq-dead-id"
+DEAD_TYPE: Final = "bwq-dead-type"
 
 RESERVED_PREFIX: Final = "bwq-"
 MAX_HEADER_NAME_BYTES: Final = 200
@@ -169,6 +171,8 @@ def _encode_note(note: DeadLetterNote) -> dict[str, str]:
         DEAD_FIRST: _milliseconds_or_none(note.first_at),
         DEAD_AT: _milliseconds_or_none(note.dead_at),
         DEAD_VERSION: note.version,
+        DEAD_ID: note.id,
+        DEAD_TYPE: note.type,
     }
     return {name: text for name, text in texts.items() if text}
 
@@ -269,4 +273,6 @@ _NOTE_FIELDS: Final[_Table] = {
     DEAD_FIRST: ("first_at", moment_of),
     DEAD_AT: ("dead_at", moment_of),
     DEAD_VERSION: ("version", str),
+    DEAD_ID: ("id", str),
+    DEAD_TYPE: ("type", str),
 }

@@ -39,6 +39,9 @@ class DeadLetterNote:
         first_at: When the message was first sent; None where it does not say.
         dead_at: When it was given up on.
         version: The brokerwq that wrote the note.
+        id: The id by which the log names it; empty if that is the message's own.
+        type: The type that a codec read in another program's message; empty if that is the
+            message's own. Not on the message, which stays another program's when it is sent back.
     """
 
     reason: str
@@ -50,6 +53,8 @@ class DeadLetterNote:
     first_at: datetime | None = None
     dead_at: datetime | None = None
     version: str = ""
+    id: str = ""
+    type: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

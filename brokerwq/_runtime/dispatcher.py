@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from brokerwq._runtime.execution import Ended, Shared, Work, execute
@@ -11,6 +12,7 @@ from brokerwq._runtime.leases import Held, LeaseKeeper
 from brokerwq._runtime.route import Route
 from brokerwq._runtime.settler import Settle
 from brokerwq._runtime.slots import Slots
+from brokerwq._runtime.strangers import named
 from brokerwq._runtime.tally import Tally
 from brokerwq._runtime.verdict import Verdict, is_crash_suspect
 from brokerwq.errors import DriverError, LeaseLostError
@@ -201,6 +203,8 @@ class Dispatcher:
                 pause=lane.longest_wait + _HELD_PAUSE,
                 max_attempts=0 if route is None else route.retry.max_attempts,
             )
+        if verdict.note is not None and lane.spec.dead_letter_via is None:
+            verdict = replace(verdict, note=named(held, verdict.note))
         is_news = self._shared.detailed or verdict.label != "done"
         told = held.keeper.instrumentation
         if is_news and told is not None:

@@ -10,6 +10,7 @@ from brokerwq._runtime.route import Foreign, Route
 from brokerwq.driver.protocol import Delivery
 from brokerwq.errors import EnvelopeError
 from brokerwq.foreign import EVERY_TYPE, Reading
+from brokerwq.message import DeadLetterNote, new_message_id
 
 _NOBODY = "the message names no worker, and its queue has several"
 
@@ -52,6 +53,30 @@ class Strangers:
             held.view = replace(held.view, defect=_NOBODY)
             return None
         return self.routes[0]
+
+
+def named(held: Held, note: DeadLetterNote) -> DeadLetterNote:
+    """``note`` with what the log calls ``held``, where its message itself does not say that.
+
+    A message without any id gets one, for the log and its dead letter alike.
+    """
+    message = held.delivery.message
+    if held.view.message is message and message.id:
+        return note
+    if not message.id:
+        id_ = held.view.message.id or new_message_id()
+        held.delivery = _with_id(held.delivery, id_)
+        held.view = _with_id(held.view, id_)
+    seen = held.view.message
+    return replace(
+        note,
+        id="" if seen.id == message.id else seen.id,
+        type="" if seen.type == message.type else seen.type,
+    )
+
+
+def _with_id(delivery: Delivery, id_: str) -> Delivery:
+    return replace(delivery, message=replace(delivery.message, id=id_))
 
 
 def _read(foreign: Foreign, delivery: Delivery) -> tuple[Reading | None, Delivery]:

@@ -94,8 +94,8 @@ def ls(*, graveyard: Graveyard, selection: Selection, limit: int, json_: bool) -
             ["ID", "TYPE", "REASON", "ATTEMPTS>", "DEAD FOR>", "ERROR"],
             [
                 [
-                    shown(letter.message.id) or "-",
-                    shown(letter.message.type) or "-",
+                    shown(letter.id) or "-",
+                    shown(letter.type) or "-",
                     shown(letter.note.reason),
                     str(letter.note.attempts or "?"),
                     age(letter.note.dead_at),
@@ -115,7 +115,7 @@ async def _find(
 
 
 def _time_of_death(letter: DeadLetter) -> tuple[datetime, str]:
-    return letter.note.dead_at or datetime.min.replace(tzinfo=UTC), letter.message.id
+    return letter.note.dead_at or datetime.min.replace(tzinfo=UTC), letter.id
 
 
 def _error(letter: DeadLetter) -> str:
@@ -126,8 +126,8 @@ def _error(letter: DeadLetter) -> str:
 def _letter_json(letter: DeadLetter) -> dict[str, object]:
     message, note = letter.message, letter.note
     return {
-        "id": message.id,
-        "type": message.type,
+        "id": letter.id,
+        "type": letter.type,
         "reason": note.reason,
         "error_type": note.error_type,
         "error": note.error,
@@ -207,8 +207,8 @@ def _show(letter: DeadLetter, graveyard: Graveyard) -> None:
     message, note = letter.message, letter.note
     fields(
         [
-            ("id", shown(message.id)),
-            ("type", shown(message.type)),
+            ("id", shown(letter.id)),
+            ("type", shown(letter.type)),
             ("queue", shown(note.queue or graveyard.queue)),
             ("reason", shown(note.reason)),
             ("error", shown(_error(letter), 2000)),

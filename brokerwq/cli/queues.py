@@ -141,6 +141,8 @@ def peek(*, queue: str, url: str | None, app_spec: str | None, limit: int, json_
 
     They are claimed for a moment and put back; no attempt is counted.
     """
+    from brokerwq.dead_letters.selection import DeadLetter
+
     deliveries = run_async(lambda: _peek(target_of(url, app_spec), queue, limit))
     if json_:
         as_json([_delivery_json(delivery) for delivery in deliveries])
@@ -149,15 +151,15 @@ def peek(*, queue: str, url: str | None, app_spec: str | None, limit: int, json_
         ["ID", "TYPE", "ATTEMPTS>", "AGE>", "BYTES>", "BODY"],
         [
             [
-                shown(message.id) or "-",
-                shown(message.type) or "-",
+                shown(letter.id) or "-",
+                shown(letter.type) or "-",
                 str(message.attempts + delivery.receives - 1),
                 age(message.created_at),
                 f"{len(message.body):,}",
                 shown(message.body[:200].decode(errors="replace"), 60),
             ]
             for delivery in deliveries
-            for message in [delivery.message]
+            for message, letter in [(delivery.message, DeadLetter.of(delivery))]
         ],
     )
 
@@ -184,11 +186,12 @@ async def _peek(target: Target, queue: str, limit: int) -> list[Delivery]:
 
 def _delivery_json(delivery: Delivery) -> dict[str, object]:
     from brokerwq.dead_letters.export import record_of
+    from brokerwq.dead_letters.selection import DeadLetter
 
-    message = delivery.message
+    message, letter = delivery.message, DeadLetter.of(delivery)
     return {
-        "id": message.id,
-        "type": message.type,
+        "id": letter.id,
+        "type": letter.type,
         "attempts": message.attempts + delivery.receives - 1,
         "created_at": stamp_json(message.created_at),
         "defect": delivery.defect,

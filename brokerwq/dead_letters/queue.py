@@ -147,7 +147,7 @@ class DeadLetters:
 
         def count(letter: DeadLetter) -> None:
             note = letter.note
-            counts[Group(note.reason, letter.message.type, note.error_type, note.digest)] += 1
+            counts[Group(note.reason, letter.type, note.error_type, note.digest)] += 1
 
         report = await self.each(count, selection)
         return sorted(counts.items(), key=lambda item: (-item[1], item[0])), report

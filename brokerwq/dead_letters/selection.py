@@ -32,6 +32,16 @@ class DeadLetter:
         return cls(delivery.message, delivery.message.dead or _NO_NOTE)
 
     @property
+    def id(self) -> str:
+        """What the log called it."""
+        return self.note.id or self.message.id
+
+    @property
+    def type(self) -> str:
+        """Its type, or the one that a codec read in another program's message."""
+        return self.message.type or self.note.type
+
+    @property
     def died_at(self) -> datetime | None:
         """When it was given up on; failing that, when it was first sent."""
         return self.note.dead_at or self.message.created_at
@@ -59,9 +69,9 @@ class Selection:
         """Whether ``letter`` is meant."""
         digest = letter.note.digest
         return (
-            (not self.ids or letter.message.id in self.ids)
+            (not self.ids or not self.ids.isdisjoint((letter.id, letter.message.id)))
             and (not self.reasons or letter.note.reason in self.reasons)
-            and (not self.types or letter.message.type in self.types)
+            and (not self.types or letter.type in self.types)
             and (not self.digests or any(digest.startswith(text) for text in self.digests if text))
             and (self.older_than is None or _age(letter, now) >= self.older_than)
         )

@@ -201,3 +201,23 @@ def test_another_dead_letter_queue_can_be_named(cli: Cli, stock: Stock) -> None:
     answer = cli("dlq", "ls", QUEUE, "--url", stock.url, "--dead-letter-queue", "graves")
 
     assert "id-1" in answer.out
+
+
+def test_another_programs_message_is_called_what_the_log_calls_it(cli: Cli, stock: Stock) -> None:
+    note = DeadLetterNote(reason="failed", queue=QUEUE, id="486e8ffe", type="t.add")
+    stock.send(DEAD, letter(1, type="", dead=note), letter(2))
+
+    (row,) = cli("dlq", "ls", QUEUE, "--type", "t.add", "--url", stock.url).out.splitlines()[1:]
+    assert row.split()[:2] == ["486e8ffe", "t.add"]
+    for id_ in ("486e8ffe", "id-1"):
+        shown = cli("dlq", "show", QUEUE, id_, "--url", stock.url, "--json").json
+        assert (shown["id"], shown["type"]) == ("486e8ffe", "t.add")
+    peeked = cli("queues", "peek", DEAD, "--url", stock.url, "--json").json
+    assert ("486e8ffe", "t.add") in [(each["id"], each["type"]) for each in peeked]
+    kinds = cli("dlq", "groups", QUEUE, "--url", stock.url, "--json").json
+    assert {each["type"] for each in kinds} == {"t.add", "thumbnail"}
+
+    assert cli("dlq", "redrive", QUEUE, "--id", "486e8ffe", "--url", stock.url).code == 0
+
+    (back,) = stock.take(QUEUE)
+    assert (back.id, back.type) == ("id-1", "")

@@ -143,6 +143,28 @@ async def test_a_task_that_dies_keeps_every_header_of_every_type(lab: Lab, place
     assert letter.message.body == found["body"].encode()
     assert letter.message.dead is not None
     assert letter.message.dead.reason == "decode"
+    (ended,) = place.events.of(JobEnded)
+    assert ended.id == letter.message.id == found["properties"]["correlation_id"]
+    assert ended.type == letter.message.dead.type == found["expect"]["task"]
+    assert letter.message.type == ""  # it is theirs, also when it is sent back
+
+
+async def test_json_without_an_id_gets_the_one_that_the_log_names(lab: Lab, place: Place) -> None:
+    queue = await theirs(lab)
+    app = place.app()
+
+    @app.worker(queue, codec="json", foreign=True)
+    async def order(order_id: int) -> None:
+        raise AssertionError(order_id)
+
+    await lab.publish(queue, b'{"no": "order"}', Basic.Properties())
+    async with place.running(app):
+        await eventually(lambda: lab.ready(f"{queue}-dead"), 1)
+
+    (letter,) = await look(app, f"{queue}-dead")
+    (ended,) = place.events.of(JobEnded)
+    assert letter.message.id
+    assert ended.id == letter.message.id
 
 
 async def look(app: App, queue: str, count: int = 1) -> list[Delivery]:

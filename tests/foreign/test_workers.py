@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from brokerwq import App, DeadLetter, Discard, Job, Message, QueueSpec, RetryPolicy
 from brokerwq.codecs import Arguments, CeleryCodec, DramatiqCodec, Reading, SnsCodec
 from brokerwq.errors import ConfigError, QueueNotFoundError
-from brokerwq.events import JobEnded
+from brokerwq.events import DeadLettered, JobEnded
 from brokerwq.telemetry.logs import EventLog
 from brokerwq.testing import FakeClock
 from tests.cases.lab import Place, counts, dead_letters, declare, reasons, send_raw
@@ -138,6 +138,41 @@ async def test_a_task_that_cannot_be_run_is_dead_at_once_and_says_why(
     assert re.search(why, letter.dead.error), letter.dead.error
 
 
+async def test_a_dead_letter_is_called_what_the_log_calls_it(place: Place) -> None:
+    app = place.app()
+
+    @app.worker("q", codec="celery", foreign=True, name="t")
+    async def work() -> None:
+        raise DeadLetter("useless")
+
+    message = task("t", id_="theirs")
+    await run(place, app, message)
+
+    (ended,) = place.events.of(JobEnded)
+    (dead,) = place.events.of(DeadLettered)
+    (letter,) = await dead_letters(app, "q")
+    assert (letter.type, dict(letter.headers)) == ("", dict(message.headers))
+    assert letter.dead is not None
+    assert (letter.dead.id, letter.dead.type) == ("theirs", "t")
+    assert (ended.id, ended.type) == (dead.id, dead.type) == ("theirs", "t")
+
+
+async def test_a_message_without_any_id_gets_the_one_that_the_log_names(place: Place) -> None:
+    app = place.app()
+
+    @app.worker("q", codec="json", foreign=True)
+    async def work(n: int) -> None:
+        raise AssertionError(n)
+
+    await run(place, app, Message(id="", body=b"[]"))
+
+    (ended,) = place.events.of(JobEnded)
+    (letter,) = await dead_letters(app, "q")
+    assert letter.dead is not None
+    assert ended.id
+    assert ended.id in (letter.id, letter.dead.id)
+
+
 async def test_kombus_own_types_come_back_as_what_they_were(place: Place) -> None:
     app = place.app()
     seen: list[Any] = []
@@ -205,6 +240,35 @@ async def test_an_eta_is_kept_and_takes_no_attempt(place: Place) -> None:
     ((after, attempt),) = seen
     assert 90 <= after < 100
     assert attempt == 1
+
+
+LONG_AGO = "0001-01-01T00:00:00+14:00"
+NEVER = "9999-12-31T23:59:59.999999-14:00"
+
+
+@pytest.mark.parametrize(
+    ("headers", "seen", "left"),
+    [
+        ({"eta": LONG_AGO}, [1], 0),
+        ({"eta": NEVER}, [], 1),
+        ({"expires": LONG_AGO}, [], 0),
+        ({"expires": NEVER}, [1], 0),
+    ],
+)
+async def test_a_moment_that_utc_has_no_name_for_is_past_or_to_come(
+    place: Place, headers: dict[str, str], seen: list[int], left: int
+) -> None:
+    app = place.app()
+    ran: list[int] = []
+
+    @app.worker("q", codec="celery", foreign=True, name="t")
+    async def work(*, n: int) -> None:
+        ran.append(n)
+
+    await run(place, app, task("t", 1, headers=headers))
+
+    assert ran == seen
+    assert await counts(app, "q") == (0, 0, left, 0)
 
 
 @pytest.mark.parametrize("offset", ["", "Z", "+02:00"])
