@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -32,6 +33,8 @@ class BackgroundLoop:
         self._is_ending = False
         self._thread.start()
         atexit.register(self._at_exit)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._in_fork)
 
     def run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run ``call()`` there and wait for its answer.
@@ -55,6 +58,10 @@ class BackgroundLoop:
             if self._is_ending:
                 self._close_all()
 
+    def _in_fork(self) -> None:
+        # What the parent has open is not this process's to close, nor to be complained of.
+        self._loop.set_exception_handler(_say_nothing)
+
     def _at_exit(self) -> None:
         if self._thread.is_alive():  # else it is the parent's, and this is a fork
             self._is_ending = True
@@ -64,3 +71,7 @@ class BackgroundLoop:
         closing = asyncio.run_coroutine_threadsafe(self._loop.shutdown_asyncgens(), self._loop)
         with suppress(Exception):
             closing.result(_CLOSE_SECONDS)
+
+
+def _say_nothing(_loop: asyncio.AbstractEventLoop, _context: dict[str, Any]) -> None:
+    pass

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 
 PROGRAM = """
-import asyncio, atexit, sys
+import asyncio, atexit, os, sys
 from brokerwq import App
 
 app = App(sys.argv[1])
@@ -30,6 +30,11 @@ if sys.argv[3] == "sync":
 elif sys.argv[3] == "loops":
     asyncio.run(thumbnail.enqueue(key="a"))
     asyncio.run(left_open())
+elif sys.argv[3] == "fork":
+    thumbnail.enqueue_sync(key="a")
+    if child := os.fork():
+        os.waitpid(child, 0)
+    thumbnail.enqueue_sync(key="of both")
 else:
     thumbnail.enqueue_sync(key="a")
     sys.exit("on purpose")
@@ -40,13 +45,23 @@ def check_silence(url: str, queue: str, environment: Mapping[str, str] | None = 
     """Let them run on ``url``, and see that they leave nothing behind but their messages."""
     processes = {
         way: subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, url, queue, way],
+            # From 3.12 on Python warns of every fork beside a thread.
+            [
+                sys.executable,
+                "-W",
+                "ignore:This process:DeprecationWarning",
+                "-c",
+                PROGRAM,
+                url,
+                queue,
+                way,
+            ],
             env={**os.environ, **(environment or {})},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
-        for way in ("sync", "loops", "exit")
+        for way in ("sync", "loops", "fork", "exit")
     }
     said = {way: process.communicate(timeout=60)[0] for way, process in processes.items()}
-    assert said == {"sync": "", "loops": "", "exit": "on purpose\n"}
+    assert said == {"sync": "", "loops": "", "fork": "", "exit": "on purpose\n"}

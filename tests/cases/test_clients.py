@@ -98,6 +98,36 @@ def test_a_program_that_only_sends_ends_without_a_word(tmp_path: Path) -> None:
     check_silence(f"sqlite:///{tmp_path}/jobs.db", "q")
 
 
+HANGING = """
+import asyncio
+from brokerwq import App
+
+def hanging(driver):
+    driver.aclose = lambda: asyncio.sleep(3600)
+    return driver
+
+app = App("memory://")
+
+@app.worker("q")
+async def work() -> None: ...
+
+with app.on("memory://hanging", driver=hanging):
+    work.enqueue_sync()
+"""
+
+
+@pytest.mark.slow
+def test_a_program_ends_soon_though_its_broker_does_not_answer() -> None:
+    answer = subprocess.run(
+        [sys.executable, "-c", HANGING],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
+
+
 def test_one_app_serves_several_loops_at_once(ring: Ring) -> None:
     failures: list[BaseException] = []
 
