@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
@@ -104,17 +104,21 @@ def _written(value: object) -> str:
             raise TypeError
 
 
-def in_utc(moment: datetime, name: str) -> datetime:
+_FIRST: Final = datetime.min.replace(tzinfo=UTC)
+_LAST: Final = datetime.max.replace(tzinfo=UTC, microsecond=0)
+
+
+def in_utc(moment: datetime) -> datetime:
     """``moment`` in UTC.
 
-    Raises:
-        EnvelopeError: it is beyond the calendar there.
+    Where it is beyond the calendar there, the calendar's first or last second stands for it: as
+    long past, or as far ahead, as what was meant.
     """
     try:
         return moment.astimezone(UTC)
     except OverflowError:
-        msg = f"{name} is beyond the calendar"
-        raise EnvelopeError(msg) from None
+        is_past = (moment.utcoffset() or timedelta()) > timedelta()
+        return _FIRST if is_past else _LAST
 
 
 def refuse_workflow(what: str, found: list[str]) -> None:

@@ -161,7 +161,7 @@ def _moment(headers: Mapping[str, object], name: str) -> datetime | None:
         msg = f"{name} is no moment of ISO 8601"
         raise EnvelopeError(msg) from None
     # Without an offset it is UTC to Celery as well, unless its app was told otherwise.
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else in_utc(moment, name)
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else in_utc(moment)
 
 
 def _parts(body: bytes) -> tuple[list[object], dict[str, object], dict[str, object]]:
