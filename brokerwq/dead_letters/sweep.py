@@ -15,7 +15,17 @@ from typing import Self
 
 from brokerwq.clock import SYSTEM_CLOCK, Clock, move_on_after
 from brokerwq.dead_letters.returning import return_chunk
-from brokerwq.driver import Consumer, Delivery, Driver, Lease, Mark, QueueSpec, Results
+from brokerwq.driver import (
+    Capabilities,
+    Consumer,
+    Delivery,
+    Driver,
+    Lease,
+    Mark,
+    QueueSpec,
+    Results,
+    capabilities_of,
+)
 from brokerwq.errors import DriverError, LeaseLostError
 
 DEFAULT_LEASE = 60.0
@@ -42,6 +52,8 @@ class Sweep:
 
     Attributes:
         is_complete: Whether everything that was there has been, or can still be, seen.
+        capabilities: What the queue can do: within the ``async with`` its own, before it what its
+            driver says of all.
         max_claim: Most messages that one ``claim`` brings.
     """
 
@@ -75,19 +87,22 @@ class Sweep:
         self._max_held = max_held
         self._spec = spec
         self._mark_of = mark_of
-        capabilities = driver.capabilities
-        self._lease = min(lease, capabilities.max_lease)
+        self._lease = min(lease, driver.capabilities.max_lease)
+        self._suit(driver.capabilities)
+        self._held: dict[Delivery, None] = {}
+        self._consumer: Consumer | None = None
+        self._beats: asyncio.Task[None] | None = None
+        self._extending = asyncio.Lock()
+        self.is_complete = True
+
+    def _suit(self, capabilities: Capabilities) -> None:
+        self.capabilities = capabilities
         self.max_claim = capabilities.max_claim
         self._max_settle = capabilities.max_settle
         # Where stock is exact and nothing is pushed, an empty claim means an empty queue.
         is_exact = capabilities.exact_stats and capabilities.lease is Lease.TIMED
         self._wait = 0.0 if is_exact else min(_PUSH_WAIT, capabilities.max_wait)
         self._empties = 1 if capabilities.exact_stats else _ESTIMATED_EMPTIES
-        self._held: dict[Delivery, None] = {}
-        self._consumer: Consumer | None = None
-        self._beats: asyncio.Task[None] | None = None
-        self._extending = asyncio.Lock()
-        self.is_complete = True
 
     async def __aenter__(self) -> Self:
         """Start receiving.
@@ -101,6 +116,7 @@ class Sweep:
         self._consumer = await self._driver.consume(
             self._queue, lease=self._lease, prefetch=self._max_held
         )
+        self._suit(capabilities_of(self._consumer, self._driver))
         self._beats = asyncio.create_task(self._keep(self._consumer))
         return self
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
 from brokerwq.driver.capabilities import Capabilities, UncountedReturn
 from brokerwq.sizing import readable
+
+_MOST_NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +38,26 @@ def compare(source: Capabilities, target: Capabilities) -> list[Difference]:
         *_returns(source, target),
         *_promises(source, target),
     ]
+
+
+def compare_all(sources: Mapping[str, Capabilities], target: Capabilities) -> list[Difference]:
+    """The same for queues by their names; what is not so for all of them says for which."""
+    found: dict[Difference, list[str]] = {}
+    for queue, source in sources.items():
+        for difference in compare(source, target):
+            found.setdefault(difference, []).append(queue)
+    return [
+        difference
+        if len(queues) == len(sources)
+        else replace(difference, text=f"{_few(queues)}: {difference.text}")
+        for difference, queues in found.items()
+    ]
+
+
+def _few(queues: Sequence[str]) -> str:
+    shown = ", ".join(queues[:_MOST_NAMED])
+    more = len(queues) - _MOST_NAMED
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def _sizes(source: Capabilities, target: Capabilities) -> Generator[Difference]:

@@ -10,8 +10,7 @@ from brokerwq._runtime.leases import Held, LeaseKeeper
 from brokerwq._runtime.pauses import Pauses
 from brokerwq.clock import Clock, move_on_after
 from brokerwq.dead_letters.returning import return_chunk
-from brokerwq.driver.capabilities import Capabilities
-from brokerwq.driver.protocol import Delivery, Driver, Mark
+from brokerwq.driver.protocol import Delivery, Driver, Mark, capabilities_of
 from brokerwq.errors import DriverError, LeaseLostError
 
 _CLOSE_SECONDS = 10.0
@@ -63,15 +62,11 @@ class Holding:
         Raises:
             QueueNotFoundError: there is no such queue.
         """
-        usually = self._driver.capabilities
-        consumer = await self._driver.consume(
-            self._queue, lease=min(self._lease, usually.max_lease), prefetch=self._prefetch
-        )
-        # A queue of a special kind may say what it can do; the driver speaks for the others.
-        capabilities: Capabilities = getattr(consumer, "capabilities", usually)
+        lease = min(self._lease, self._driver.capabilities.max_lease)
+        consumer = await self._driver.consume(self._queue, lease=lease, prefetch=self._prefetch)
         self._keeper = LeaseKeeper(
             consumer,
-            capabilities,
+            capabilities_of(consumer, self._driver),
             clock=self._clock,
             bridge=InlineBridge(),
             heartbeat=True,

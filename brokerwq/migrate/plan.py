@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from brokerwq.clock import Clock
+from brokerwq.driver.capabilities import Capabilities
 from brokerwq.driver.moving import Foresight
 from brokerwq.driver.protocol import Delivery, Driver, QueueStats, Results
 from brokerwq.errors import (
@@ -16,7 +17,7 @@ from brokerwq.errors import (
     UnsupportedError,
 )
 from brokerwq.migrate.cargo import REFUSALS, Cargo, cargo_of, misfit
-from brokerwq.migrate.differences import Difference, compare
+from brokerwq.migrate.differences import Difference, compare_all
 from brokerwq.migrate.looking import are_newer, know, look_through
 from brokerwq.migrate.pair import Pair, Side
 
@@ -126,14 +127,15 @@ class Planner:
             DriverError: one of the sides cannot be asked.
         """
         plan = MigrationPlan(source=self._source.url, target=self._target.url)
-        plan.differences = compare(
-            self._source.driver.capabilities, self._target.driver.capabilities
-        )
+        able: dict[str, Capabilities] = {}
         for pair in pairs:
-            plan.queues.append(await self._look_at(pair, plan, sample))
+            plan.queues.append(await self._look_at(pair, plan, sample, able))
+        plan.differences = compare_all(able, self._target.driver.capabilities)
         return plan
 
-    async def _look_at(self, pair: Pair, plan: MigrationPlan, sample: int) -> QueuePlan:
+    async def _look_at(
+        self, pair: Pair, plan: MigrationPlan, sample: int, able: dict[str, Capabilities]
+    ) -> QueuePlan:
         found = QueuePlan(source=pair.source, target=pair.target, is_dead=pair.is_dead)
         found.target_exists = await _exists(self._target.driver, pair.target)
         driver = self._source.driver
@@ -148,6 +150,8 @@ class Planner:
             return found
         started = self._clock.utcnow()
         async with look_through(driver, pair, self._clock, max_held=sample) as sweep:
+            if not pair.is_dead:
+                able[pair.source] = sweep.capabilities
             while claimed := await sweep.claim(min(_CLAIM, sweep.max_claim)):
                 await self._judge(claimed, pair, found, plan)
                 if are_newer(claimed, started):

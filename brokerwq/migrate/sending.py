@@ -8,8 +8,8 @@ from contextlib import suppress
 
 from brokerwq._runtime.pauses import Pauses
 from brokerwq.clock import Clock, move_on_after
-from brokerwq.driver.capabilities import Capabilities, Lease
-from brokerwq.driver.protocol import Driver
+from brokerwq.driver.capabilities import Lease
+from brokerwq.driver.protocol import Driver, capabilities_of
 from brokerwq.errors import DriverError, ThrottledError, TransientError
 from brokerwq.migrate.cargo import REFUSALS, Cargo
 
@@ -58,9 +58,8 @@ class Target:
             return usually.ordered_groups
         with suppress(DriverError):  # the first send meets the same trouble, and reports it
             consumer = await self.driver.consume(queue, lease=_LEASE, prefetch=1)
-            capabilities: Capabilities = getattr(consumer, "capabilities", usually)
             await consumer.aclose()
-            return capabilities.ordered_groups
+            return capabilities_of(consumer, self.driver).ordered_groups
         return False
 
     async def send(

@@ -8,6 +8,7 @@ import pytest
 
 from brokerwq.dead_letters.sweep import Sweep
 from brokerwq.driver.moving import Foresight, Identified, NativeRaw
+from brokerwq.driver.protocol import QueueSpec
 from brokerwq.errors import ThrottledError
 from brokerwq.message import Message
 from brokerwq.testing.faults import Faults, FaultyDriver, Partly
@@ -46,6 +47,31 @@ async def test_the_plan_names_what_does_not_fit_before_anything_moves(lab: Lab) 
     assert [(q.sampled, q.target_exists) for q in plan.queues] == [(320, False), (1, False)]
     assert {d.subject for d in plan.differences if d.loses} >= {"size", "delay", "lease", "counts"}
     assert await lab.counts(lab.source) == (320, 0, 0)
+
+
+async def test_the_plan_knows_a_queue_that_is_unlike_its_drivers_others(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, source=f"memory://{uuid.uuid4().hex}?like=sqs")
+    async with opened(lab.source) as driver:
+        for name in (QUEUE, "orders.fifo"):
+            await driver.declare(QueueSpec(name=name))
+
+    async with lab.migration(queues={QUEUE: QUEUE, "orders.fifo": "fifo"}) as migration:
+        both = await migration.plan()
+    async with lab.migration(queues={"orders.fifo": "fifo"}) as migration:
+        alone = await migration.plan()
+
+    text = "messages of a group are no longer kept in order"
+    assert [d.text for d in both.differences if "group" in d.text] == [f"orders.fifo: {text}"]
+    assert text in [d.text for d in alone.differences]
+    assert any(d.text.startswith(f"{QUEUE}: ") for d in both.differences)
+
+
+async def test_a_sweep_claims_as_its_queue_allows(lab: Lab) -> None:
+    async with opened(lab.target) as driver:
+        await driver.declare(QueueSpec(name="q.fifo"))
+        async with Sweep(driver, "q.fifo") as sweep:
+            assert sweep.capabilities.ordered_groups
+            assert not driver.capabilities.ordered_groups
 
 
 async def test_a_sample_says_that_it_is_one(lab: Lab) -> None:
