@@ -25,6 +25,7 @@ from brokerwq.driver.protocol import (
 )
 from brokerwq.driver.registry import find_adapter, missing_client, settings_of
 from brokerwq.driver.spec import check_queue_name, check_spec
+from brokerwq.driver.support import listed
 from brokerwq.durations import Seconds, positive_seconds, seconds_of
 from brokerwq.envelope import check_user_headers
 from brokerwq.errors import (
@@ -335,9 +336,8 @@ def _label(text: object, what: str) -> str:
 
 async def _declare(driver: Driver, spec: QueueSpec) -> None:
     check_dead_letter_way(spec, driver)
-    differences = await driver.declare(spec.asked, check_only=spec.declare != "create")
-    if differences:
-        raise QueueMismatchError("; ".join(map(str, differences)))
+    if differences := await driver.declare(spec.asked, check_only=spec.declare != "create"):
+        raise QueueMismatchError(listed(differences))
 
 
 def build_driver(adapter: Adapter[Any], settings: Any, clock: Clock) -> Driver:

@@ -23,7 +23,7 @@ from brokerwq.driver import (
 )
 from brokerwq.driver.doctor import Finding
 from brokerwq.driver.rules import rabbitmq as rules
-from brokerwq.driver.support import no_dead_letter_queue
+from brokerwq.driver.support import listed, no_dead_letter_queue
 from brokerwq.durations import positive_seconds, seconds_of
 from brokerwq.errors import (
     PermissionDeniedError,
@@ -165,7 +165,7 @@ class RabbitDriver:
             source.plan, comparison.found, durable=comparison.durable
         )
         if differences:
-            raise QueueMismatchError("; ".join(f"{each} (fix: {each.fix})" for each in differences))
+            raise QueueMismatchError(listed(differences))
 
     async def _look_at(self, queue: str) -> Source:
         """What a queue that was not declared here is: perhaps one of ours all the same."""

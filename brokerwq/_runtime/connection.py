@@ -13,6 +13,7 @@ from brokerwq._runtime.plan import Site
 from brokerwq.clock import Clock, move_on_after
 from brokerwq.driver.doctor import Adopter, check_dead_letter_way
 from brokerwq.driver.protocol import Consumer, Difference, Driver, QueueSpec, QueueStats
+from brokerwq.driver.support import listed
 from brokerwq.errors import DriverError, QueueMismatchError, TransientError
 from brokerwq.events import NOT_YET_CONNECTED, BrokerReached, BrokerUnreachable, Event, QueueAdopted
 
@@ -90,7 +91,7 @@ class Connection:
 
         differences = await self._patiently(declare_all)
         if differences:
-            raise QueueMismatchError("; ".join(map(_described, differences)))
+            raise QueueMismatchError(listed(differences))
         adopted = None if differences is None else await self._patiently(caveats_of_all)
         for event in adopted or ():
             if event.caveats and self._emit is not None:
@@ -180,7 +181,3 @@ class Connection:
         self._pauses.reset()
         if self._lifecycle.clear(self._key) and self._emit is not None:
             self._emit(BrokerReached(queue=""))
-
-
-def _described(difference: Difference) -> str:
-    return f"{difference} (fix: {difference.fix})" if difference.fix else str(difference)

@@ -60,7 +60,7 @@ def enqueue(
     FIELD:=JSON gives it as JSON. With --file, or - for a pipe, each line is one payload. A
     line that does not fit the worker is named and left out, and the exit code is 2.
     """
-    app, _, rest = app_and_rest(arguments)
+    app, _, rest = app_and_rest(arguments, "worker")
     if not rest:
         msg = f"name a worker: {', '.join(sorted(w.name for w in app.workers)) or 'there is none'}"
         raise click.UsageError(msg, click.get_current_context())

@@ -80,10 +80,12 @@ def declare(
             target.url, specs, dead_letters_only=dead_letters_only, dry_run=dry_run
         )
     )
+    fixes: dict[str, None] = {}
     for difference in differences:
-        click.echo(
-            f"{difference}" + (f"\n  to mend it: {difference.fix}" if difference.fix else "")
-        )
+        click.echo(str(difference))
+        fixes |= {difference.fix: None} if difference.fix else {}
+    for fix in fixes:
+        click.echo(f"  to mend it: {fix}")
     if differences:
         raise FinishedWithError(ExitCode.DIFFERS)
 

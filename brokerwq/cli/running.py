@@ -17,8 +17,9 @@ import click
 
 from brokerwq.cli.failure import ExitCode, say
 from brokerwq.cli.link import Link
-from brokerwq.cli.target import is_spec, load_app
+from brokerwq.cli.target import default_spec, is_spec, load_app
 from brokerwq.cli.values import duration_or_zero
+from brokerwq.errors import ConfigError
 from brokerwq.reports import RunReport
 from brokerwq.sizing import readable
 
@@ -126,11 +127,23 @@ def warn_of_misspelt_settings() -> None:
         say(f"{variable} is no setting and changes nothing; is {meant} meant?")
 
 
-def app_and_rest(arguments: tuple[str, ...]) -> tuple[App, str | None, tuple[str, ...]]:
-    """The app, its MODULE:ATTR if that stood first, and the arguments behind it."""
+def app_and_rest(
+    arguments: tuple[str, ...], what: str = "queue"
+) -> tuple[App, str | None, tuple[str, ...]]:
+    """The app, its MODULE:ATTR if that stood first, and the arguments behind it.
+
+    Raises:
+        ConfigError: no app is named, or it cannot be loaded; says that the first argument was
+            taken for a ``what``.
+    """
     spec, rest = (
         (arguments[0], arguments[1:]) if arguments and is_spec(arguments[0]) else (None, arguments)
     )
+    if spec is None and rest and default_spec() is None:
+        first = rest[0]
+        named = f"{first}:app" if is_spec(f"{first}:app") else f"MODULE:ATTR before {first}"
+        msg = f"{first!r:.100} is taken for a {what}, and no app is named: write {named:.100}"
+        raise ConfigError(msg)
     return load_app(spec), spec, rest
 
 

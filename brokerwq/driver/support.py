@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 import shlex
+from collections.abc import Iterable
 from typing import NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote
 
-from brokerwq.driver.protocol import QueueSpec
+from brokerwq.driver.protocol import Difference, QueueSpec
 from brokerwq.errors import ConfigError, QueueNotFoundError
 
 _T = TypeVar("_T")
@@ -101,6 +102,16 @@ def no_dead_letter_queue(spec: QueueSpec) -> QueueNotFoundError:
         f"({declare_command(spec, dead_letters_only=True)}), name another one with "
         "QueueSpec(dead_letter=…), or keep in the queue what would go there with "
         'on_dead="hold"'
+    )
+
+
+def listed(differences: Iterable[Difference]) -> str:
+    """``differences`` on one line for people, each fix once, behind all that it mends."""
+    texts: dict[str, list[str]] = {}
+    for difference in differences:
+        texts.setdefault(difference.fix, []).append(str(difference))
+    return "; ".join(
+        "; ".join(found) + (f" (fix: {fix})" if fix else "") for fix, found in texts.items()
     )
 
 

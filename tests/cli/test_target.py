@@ -163,3 +163,21 @@ def test_a_verb_for_one_broker_says_which_of_several_it_means(cli: Cli, write: W
     for broker in ("memory://old-one", "memory://new-one"):
         answer = cli("queues", "ls", "--app", f"{module}:app", "--url", broker)
         assert "several brokers" not in answer.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["run", "thumbs"], "'thumbs' is taken for a queue, and no app is named: write thumbs:app"),
+        (["enqueue", "thumbs", "n=1"], "'thumbs' is taken for a worker"),
+        (["drain", "my-queue"], "write MODULE:ATTR before my-queue"),
+    ],
+)
+def test_a_module_without_its_attribute_is_told_what_it_was_taken_for(
+    cli: Cli, write: Write, arguments: list[str], hint: str
+) -> None:
+    del write
+    answer = cli(*arguments)
+
+    assert answer.code == 2
+    assert hint in answer.err
