@@ -67,6 +67,20 @@ def target_of(url: str | None, app_spec: str | None) -> Target:
     return Target(url, app)
 
 
+def targets_of(url: str | None, app_spec: str | None) -> list[Target]:
+    """The same for a verb that is for all of an app's brokers: each of them in turn.
+
+    Raises:
+        ConfigError: the app that is named cannot be loaded.
+    """
+    from brokerwq.cli.target import default_spec, load_app
+
+    if url is None and (app_spec or default_spec()):
+        app = load_app(app_spec)
+        return [Target(place.url, app) for place in app.sources]
+    return [target_of(url, app_spec)]
+
+
 def _configured_url() -> str:
     from brokerwq.settings import DEFAULT_URL, Settings
 

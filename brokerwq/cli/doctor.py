@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from brokerwq.cli.connection import Target, broker_options, opened, target_of
-from brokerwq.cli.failure import ExitCode, FinishedWithError, code_of
+from brokerwq.cli.connection import Target, broker_options, opened, targets_of
+from brokerwq.cli.failure import ExitCode, FinishedWithError, code_of, one_line
 from brokerwq.cli.loop import run_async
 from brokerwq.cli.output import as_json, shown, table
 from brokerwq.driver.registry import redacted
-from brokerwq.errors import ConfigError, DriverError, QueueNotFoundError
+from brokerwq.errors import BrokerwqError, ConfigError, DriverError, QueueNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,40 +31,74 @@ if TYPE_CHECKING:
 def doctor(*, names: tuple[str, ...], url: str | None, app_spec: str | None, json_: bool) -> None:
     """Examine the queues of an app, or those that are named; change nothing.
 
-    Prints what the broker can do, then each finding with what would mend it. An error is
-    exit code 4; where it only keeps a run from a queue of others, the exit code of that run.
+    Prints what the broker can do, then each finding with what would mend it; of an app with
+    several brokers, for each of them. An error is exit code 4; where it only keeps a run from
+    a queue of others, the exit code of that run.
     """
-    target = target_of(url, app_spec)
-    capabilities, findings, code = run_async(lambda: _examine(target, names))
+    targets = targets_of(url, app_spec)
+    specs = _specs(targets[0], names)
+    reports: list[_Report] = []
+    for target in targets:
+        try:
+            report = run_async(partial(_examine, target, specs))
+        except BrokerwqError as error:
+            if len(targets) == 1:
+                raise
+            report = _Report(target.url, None, [_out_of_reach(target, error)], code_of(error))
+        if not json_:
+            report.show(is_first=not reports)
+        reports.append(report)
     if json_:
-        as_json(
-            {
-                "url": redacted(target.url),
-                "capabilities": _capabilities(capabilities),
-                "findings": [asdict(finding) for finding in findings],
-            }
-        )
-    else:
-        click.echo(redacted(target.url))
-        table(
-            ["CAPABILITY", "VALUE"],
-            [[name, str(value)] for name, value in _capabilities(capabilities).items()],
-        )
-        click.echo()
-        table(
-            ["LEVEL", "SUBJECT", "FINDING", "FIX"],
-            [[each.level, each.subject, shown(each.text), each.fix] for each in findings],
-        )
+        told = [report.told() for report in reports]
+        as_json(told if len(targets) > 1 else told[0])
+    code = max(report.code for report in reports)
     if code is not ExitCode.DONE:
         raise FinishedWithError(code)
 
 
-async def _examine(
-    target: Target, names: tuple[str, ...]
-) -> tuple[Capabilities, list[Finding], ExitCode]:
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """What was found at one broker; no capabilities where it could not be asked."""
+
+    url: str
+    capabilities: Capabilities | None
+    findings: list[Finding]
+    code: ExitCode
+
+    def told(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "url": redacted(self.url),
+            "capabilities": _capabilities(self.capabilities),
+            "findings": [asdict(finding) for finding in self.findings],
+        }
+
+    def show(self, *, is_first: bool) -> None:
+        """For people."""
+        if not is_first:
+            click.echo()
+        click.echo(redacted(self.url))
+        if capabilities := _capabilities(self.capabilities):
+            table(
+                ["CAPABILITY", "VALUE"],
+                [[name, str(value)] for name, value in capabilities.items()],
+            )
+            click.echo()
+        table(
+            ["LEVEL", "SUBJECT", "FINDING", "FIX"],
+            [[each.level, each.subject, shown(each.text), each.fix] for each in self.findings],
+        )
+
+
+def _out_of_reach(target: Target, error: BrokerwqError) -> Finding:
+    from brokerwq.driver.doctor import Finding
+
+    return Finding(subject=redacted(target.url), level="error", text=one_line(str(error)), fix="")
+
+
+async def _examine(target: Target, specs: Sequence[QueueSpec]) -> _Report:
     from brokerwq.driver.doctor import Doctor
 
-    specs = _specs(target, names)
     async with opened(target.url) as driver:
         findings: list[Finding] = []
         codes: set[ExitCode] = set()
@@ -75,7 +110,8 @@ async def _examine(
             findings += found
             if any(finding.level == "error" for finding in found):
                 codes.add(await _code(driver, spec))
-        return driver.capabilities, findings, max(codes, default=ExitCode.DONE)
+        code = max(codes, default=ExitCode.DONE)
+        return _Report(target.url, driver.capabilities, findings, code)
 
 
 async def _code(driver: Driver, spec: QueueSpec) -> ExitCode:
@@ -128,7 +164,9 @@ async def _fix(driver: Driver, spec: QueueSpec) -> str:
     return declare_command(spec, dead_letters_only=True)
 
 
-def _capabilities(capabilities: Capabilities) -> dict[str, Any]:
+def _capabilities(capabilities: Capabilities | None) -> dict[str, Any]:
+    if capabilities is None:
+        return {}
     return {field.name: _plain(getattr(capabilities, field.name)) for field in fields(capabilities)}
 
 

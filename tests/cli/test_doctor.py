@@ -102,5 +102,35 @@ def test_the_fix_for_a_missing_dead_letter_queue_makes_it_and_nothing_else(
     assert cli("doctor", "celery", "--app", app).code == 0
 
 
+def test_all_brokers_of_an_app_are_examined(
+    cli: Cli, stock: Stock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, other = f"program_{uuid.uuid4().hex}", f"sqlite:///{tmp_path}/other.db"
+    (tmp_path / f"{name}.py").write_text(
+        f"from brokerwq import App\n"
+        f"app = App([{stock.url!r}, {other!r}], send_to={other!r})\n"
+        f"@app.worker('thumbs')\n"
+        f"async def thumb() -> None: ...\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    stock.declare("thumbs")
+    spec = f"{name}:app"
+
+    out_of_reach = cli("doctor", "--app", spec, "--json")
+    assert cli("queues", "declare", "--app", spec).code == 0
+    both = cli("doctor", "--app", spec, "--json")
+    told = cli("doctor", "--app", spec)
+
+    assert out_of_reach.code == 2  # there is no such file
+    assert [
+        (each["url"], bool(each["capabilities"]), each["findings"][0]["level"])
+        for each in out_of_reach.json
+    ] == [(stock.url, True, "ok"), (other, False, "error")]
+    assert (both.code, told.code, both.err, told.err) == (0, 0, "", "")
+    assert [each["findings"][0]["level"] for each in both.json] == ["ok", "ok"]
+    assert told.out.index(stock.url) < told.out.index(other)
+    assert cli("doctor", "--app", spec, "--url", other, "--json").json["url"] == other
+
+
 def test_an_error_of_ones_own_queue_outweighs_one_of_a_queue_of_others(cli: Cli, app: str) -> None:
     assert cli("doctor", "--app", app).code == 4
