@@ -69,11 +69,10 @@ async def _theirs(spec: QueueSpec, control: Control) -> list[str]:
         plan = _with_way(plan, spec.dead_letter_via)
     comparison = await control.compare(plan)
     found = comparison.found
-    texts = [
-        _words(name, plan.arguments.get(name), found[name])
-        for name in ("x-queue-type", _LIMIT)
-        if found.get(name) is not None
-    ]
+    texts: list[str] = []
+    limit = found.get(_LIMIT)
+    if isinstance(limit, int) and limit < spec.broker_limit:
+        texts.append(_words(_LIMIT, spec.broker_limit, limit))
     if spec.dead_letter_via is not None and _WAY in found:
         texts.append(_words(_WAY, spec.dead_letter_via, found[_WAY]))
     if not comparison.durable:

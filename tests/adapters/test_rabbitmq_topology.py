@@ -363,6 +363,17 @@ async def test_the_doctor_asks_of_a_queue_of_others_what_a_run_asks_of_it(lab: L
         assert f"{dead.name}.delay.1," in str(error.value)
 
 
+async def test_a_low_limit_of_somebody_elses_queue_is_told_without_a_fix(lab: Lab) -> None:
+    spec = QueueSpec(name=lab.name(), declare="never", on_dead="hold")
+    await make(lab, spec.name, x_queue_type="quorum", x_delivery_limit=2)
+    async with opened(lab.url) as driver:
+        found = await driver.examine(spec)
+
+    (told,) = [each for each in found if "gives up after" in each.text and "3" in each.text]
+    assert (told.level, told.fix) == ("warning", "")
+    assert not [each for each in found if each.level == "error"]
+
+
 async def test_purge_takes_what_is_delayed_and_leaves_the_dead(lab: Lab) -> None:
     spec = lab.spec()
     async with opened(lab.url) as driver:

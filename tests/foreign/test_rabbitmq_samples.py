@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from brokerwq_rabbitmq.table import Properties
 from pamqp.commands import Basic
 
 from brokerwq import App, Job, Message
@@ -157,7 +158,7 @@ async def test_json_without_an_id_gets_the_one_that_the_log_names(lab: Lab, plac
     async def order(order_id: int) -> None:
         raise AssertionError(order_id)
 
-    await lab.publish(queue, b'{"no": "order"}', Basic.Properties())
+    await lab.publish(queue, b'{"no": "order"}', Wire(Properties()))
     async with place.running(app):
         await eventually(lambda: lab.ready(f"{queue}-dead"), 1)
 
