@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from brokerwq.cli.connection import Target, broker_options, opened, target_of
-from brokerwq.cli.failure import ExitCode, FinishedWithError
+from brokerwq.cli.connection import Target, broker_options, opened, targets_of
+from brokerwq.cli.failure import ExitCode, FinishedWithError, code_of, say
 from brokerwq.cli.loop import run_async
 from brokerwq.cli.output import shown
 from brokerwq.cli.values import duration
-from brokerwq.errors import ConfigError, QueueNotFoundError, UnsupportedError
+from brokerwq.driver.registry import redacted
+from brokerwq.errors import BrokerwqError, ConfigError, QueueNotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from brokerwq.driver import Difference, Driver, QueueSpec
 
@@ -44,13 +46,15 @@ def declare(
 ) -> None:
     """Create QUEUE and its dead-letter queue; without QUEUE, all that the app needs.
 
-    What exists is compared and never changed; a difference ends with exit code 4. With
+    For an app with several brokers it does so at each of them. What exists is compared and
+    never changed; a difference ends with exit code 4. With
     --dead-letters-only, QUEUE belongs to others and is left alone; without QUEUE, that is
     done for each such queue of the app.
     """
     from brokerwq.driver import QueueSpec
 
-    target = target_of(url, app_spec)
+    targets = targets_of(url, app_spec)
+    target = targets[0]
     if queue is None:
         if dead_letter is not None or lease is not None or retention is not None or ordered:
             msg = "say of which QUEUE: an app says all of its queues by itself"
@@ -75,19 +79,38 @@ def declare(
                 ordered=ordered,
             )
         ]
-    differences = run_async(
-        lambda: _declare_all(
-            target.url, specs, dead_letters_only=dead_letters_only, dry_run=dry_run
-        )
+    declared = partial(
+        _declare_all, specs=specs, dead_letters_only=dead_letters_only, dry_run=dry_run
     )
+    if len(targets) == 1:
+        code = _told(run_async(partial(declared, target.url)))
+    else:
+        code = max(_at_one_of_several(each.url, declared) for each in targets)
+    if code is not ExitCode.DONE:
+        raise FinishedWithError(code)
+
+
+def _at_one_of_several(
+    url: str, declared: Callable[[str], Coroutine[Any, Any, Sequence[Difference]]]
+) -> ExitCode:
+    """Declare at one broker; its trouble keeps nobody from the others."""
+    click.echo(redacted(url))
+    try:
+        return _told(run_async(partial(declared, url)))
+    except BrokerwqError as error:
+        say(f"{redacted(url)}: {error}")
+        return code_of(error)
+
+
+def _told(differences: Sequence[Difference]) -> ExitCode:
+    """Say what differs, and what mends it."""
     fixes: dict[str, None] = {}
     for difference in differences:
         click.echo(str(difference))
         fixes |= {difference.fix: None} if difference.fix else {}
     for fix in fixes:
         click.echo(f"  to mend it: {fix}")
-    if differences:
-        raise FinishedWithError(ExitCode.DIFFERS)
+    return ExitCode.DIFFERS if differences else ExitCode.DONE
 
 
 def _specs_of_app(target: Target, *, dead_letters_only: bool) -> list[QueueSpec]:
@@ -115,7 +138,7 @@ def _needs_dead_letter_queue(spec: QueueSpec) -> bool:
 
 
 async def _declare_all(
-    url: str, specs: list[QueueSpec], *, dead_letters_only: bool, dry_run: bool
+    url: str, *, specs: Sequence[QueueSpec], dead_letters_only: bool, dry_run: bool
 ) -> list[Difference]:
     from brokerwq.driver.spec import check_spec
 

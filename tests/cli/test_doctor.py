@@ -117,7 +117,7 @@ def test_all_brokers_of_an_app_are_examined(
     spec = f"{name}:app"
 
     out_of_reach = cli("doctor", "--app", spec, "--json")
-    assert cli("queues", "declare", "--app", spec).code == 0
+    cli("queues", "declare", "--app", spec)
     both = cli("doctor", "--app", spec, "--json")
     told = cli("doctor", "--app", spec)
 

@@ -171,6 +171,37 @@ def test_queues_that_are_never_declared_are_skipped_and_named(
     assert "celery-dead" in stock.queues()
 
 
+def test_the_queues_of_an_app_are_declared_at_all_its_brokers(
+    cli: Cli, stock: Stock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, nobody = f"sqlite:///{tmp_path}/other.db", "sqlite:///" + str(tmp_path / "no" / "q.db")
+    for name, first in (("two_brokers_app", stock.url), ("lame_app", nobody)):
+        (tmp_path / f"{name}.py").write_text(
+            "from brokerwq import App\n"
+            f"app = App([{first!r}, {other!r}], send_to={first!r})\n"
+            "@app.worker('bills')\n"
+            "async def bill() -> None: ...\n"
+        )
+    monkeypatch.chdir(tmp_path)
+    declare = ("queues", "declare", "--app", "two_brokers_app:app")
+
+    lame = cli("queues", "declare", "--app", "lame_app:app")
+    made = cli(*declare)
+    alone = cli(*declare, "--url", other)
+
+    assert lame.code == 2  # there is no such folder
+    assert "no/q.db" in lame.err
+    assert lame.out.splitlines() == [nobody, other, "bills: created, with bills-dead"]
+    assert (made.code, made.err) == (0, "")
+    assert made.out.splitlines() == [
+        stock.url,
+        "bills: created, with bills-dead",
+        other,
+        "bills: as it should be",
+    ]
+    assert alone.out.splitlines() == ["bills: as it should be"]
+
+
 def test_a_dead_letter_queue_is_made_alone_under_any_name(cli: Cli, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'queues.db'}"
     declare = ("queues", "declare", "their queue", "--url", url, "--dead-letters-only")
