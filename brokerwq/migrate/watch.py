@@ -138,7 +138,8 @@ async def _kept(
                     break
             is_complete = sweep.is_complete
     away = sum(is_away for misfit, is_away in misfits.items() if misfit not in seen)
-    kept = len(seen & misfits.keys()) + min(away, stats.delayed.value)
+    # Where a delay is a long lease, what is out of the way counts as leased.
+    kept = len(seen & misfits.keys()) + min(away, stats.delayed.value + stats.leased.value)
     return kept, is_complete and seen <= misfits.keys()
 
 
