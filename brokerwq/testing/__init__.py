@@ -10,6 +10,7 @@ from brokerwq.testing.brokers import BrokerUnderTest
 from brokerwq.testing.catalogue import Check
 from brokerwq.testing.checks import all_checks
 from brokerwq.testing.clock import FakeClock
+from brokerwq.testing.endless import HangError
 from brokerwq.testing.harness import Harness
 from brokerwq.testing.idempotent import (
     IdempotencyReport,
@@ -30,6 +31,7 @@ __all__ = [
     "FakeClock",
     "FakeJob",
     "FakeLease",
+    "HangError",
     "Harness",
     "IdempotencyReport",
     "NotIdempotentError",

@@ -19,6 +19,7 @@ from brokerwq.place import Changes, Lifespan, WrapDriver
 from brokerwq.reports import RunReport
 from brokerwq.runner import Runner
 from brokerwq.testing.clock import FakeClock
+from brokerwq.testing.endless import HANG_PATIENCE, Silence
 from brokerwq.testing.passing import Passage
 from brokerwq.testing.recorder import Buried, Recorder, Sent
 from brokerwq.testing.watch import PATIENCE, Watch
@@ -105,6 +106,8 @@ class TestApp:
         patience: Seconds of the machine's time for which a running coroutine worker keeps the
             fake clock from moving on; above what the worker really waits for in a test, such
             as a database. A plain function always keeps it until it returns.
+        hang_patience: Seconds of the machine's time for which nothing must happen before a
+            coroutine worker without a time limit is said to hang; infinite for never.
     """
 
     __test__: ClassVar[bool] = False  # pytest collects classes by their names
@@ -122,6 +125,7 @@ class TestApp:
         self.app: App = app
         self.clock: FakeClock = FakeClock() if clock is None else clock
         self.patience: float = PATIENCE
+        self.hang_patience: float = HANG_PATIENCE
         self._recorder = Recorder(self.clock)
         self._watch = Watch(app)
         changes = Changes(
@@ -172,6 +176,9 @@ class TestApp:
             *queues: Only these; all of the app's if none is named.
             include_delayed: Also what is delayed beyond the longest backoff; otherwise that is
                 counted in ``left_delayed``.
+
+        Raises:
+            HangError: a worker waits for something that never comes.
         """
         return await self._pass(queues, math.inf, include_delayed=include_delayed)
 
@@ -184,6 +191,9 @@ class TestApp:
         Args:
             seconds: How long.
             *queues: Only these; all of the app's if none is named.
+
+        Raises:
+            HangError: as ``drain``.
         """
         until = self.clock.now() + seconds_of(seconds, "seconds", floor=0.0)
         return await self._pass(queues, until, include_delayed=True)
@@ -244,6 +254,7 @@ class TestApp:
             watch=self._watch,
             recorder=self._recorder,
             patience=self.patience,
+            silence=Silence(self.clock, self._watch, max(self.hang_patience, self.patience)),
             until=until,
             include_delayed=include_delayed,
         )

@@ -13,6 +13,8 @@ from collections.abc import Callable, Coroutine, Sized
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
+import anyio
+
 from brokerwq.clock import SYSTEM_CLOCK, Timer
 from brokerwq.durations import Seconds, seconds_of
 
@@ -24,6 +26,9 @@ _MAX_TURNS = 200_000
 _FOREIGN_LOOP_PATIENCE = 5.0
 _FOREIGN_LOOP_LOOK = 0.02
 _SHORTEST_WAIT = 0.001
+_DYING_TIME = 1.0
+_DYING_STEP = 0.005
+_LONGEST_LEAP = 86_400.0
 
 # Those who wait for a loop to come to rest must not wait for each other.
 _resting: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, int] = weakref.WeakKeyDictionary()
@@ -33,7 +38,7 @@ _MANY_CANCELLED = 64
 class FakeTimer:
     """A callback that waits for its time; see ``brokerwq.clock.Timer``."""
 
-    __slots__ = ("_context", "_on_cancel", "callback", "loop")
+    __slots__ = ("_on_cancel", "callback", "context", "loop")
 
     def __init__(
         self,
@@ -43,7 +48,7 @@ class FakeTimer:
     ) -> None:
         self.callback: Callable[[], object] | None = callback
         self.loop: asyncio.AbstractEventLoop | None = loop
-        self._context = contextvars.copy_context()
+        self.context: contextvars.Context = contextvars.copy_context()
         self._on_cancel = on_cancel
 
     def cancel(self) -> None:
@@ -56,7 +61,7 @@ class FakeTimer:
         """Call the callback unless it was taken back."""
         callback, self.callback = self.callback, None
         if callback is not None:
-            self._context.run(callback)
+            self.context.run(callback)
 
 
 class FakeClock:
@@ -138,6 +143,14 @@ class FakeClock:
                 heapq.heappop(self._timers)
                 self._cancelled = max(0, self._cancelled - 1)
             return self._timers[0][0] if self._timers else None
+
+    def has_timer(self, within: contextvars.ContextVar[Any], /) -> bool:
+        """Whether one of them was arranged where ``within`` was true."""
+        with self._lock:
+            return any(
+                timer.callback is not None and timer.context.get(within)
+                for _, _, timer in self._timers
+            )
 
     def advance(self, seconds: Seconds = 0.0, /) -> None:
         """Let ``seconds`` pass at once, firing what becomes due on the way in order of time.
@@ -228,7 +241,30 @@ class FakeClock:
         finally:
             if not task.done():
                 task.cancel()
-                await asyncio.wait({task})
+                await self.hurry(task, task.cancel)
+
+    async def hurry(self, task: asyncio.Future[Any], insist: Callable[[], object]) -> None:
+        """Let time fly until ``task``, which was told to end, has ended.
+
+        It flies faster and faster, so that a day of grace ends soon, too. What takes more than a
+        second of the machine's time is told again, by ``insist``, and after another one left
+        behind. The cancellation of whoever calls this does not cut it short.
+        """
+        with anyio.CancelScope(shield=True):
+            leap = 1.0
+            for is_last in (False, True):
+                until = SYSTEM_CLOCK.now() + _DYING_TIME
+                while not task.done() and SYSTEM_CLOCK.now() < until:
+                    await asyncio.wait({task}, timeout=_DYING_STEP)
+                    when = self.next_at
+                    if when is not None and when < math.inf and not task.done():
+                        self._advance_to(max(when, self._now + leap))
+                        leap = min(leap * 2, _LONGEST_LEAP)
+                if task.done() or is_last:
+                    break
+                insist()
+        if task.done() and not task.cancelled():
+            task.exception()  # it was told to end: what it says of that is nobody's business
 
     async def _settle(self) -> bool:
         here = asyncio.get_running_loop()

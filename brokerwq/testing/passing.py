@@ -15,11 +15,13 @@ from brokerwq.clock import SYSTEM_CLOCK
 from brokerwq.reports import RunReport
 from brokerwq.runner import Runner
 from brokerwq.testing.clock import FakeClock
+from brokerwq.testing.endless import Silence
 from brokerwq.testing.recorder import Recorder, Seen
 from brokerwq.testing.watch import LONG_PATIENCE, Watch
 
 _STEP = 0.001
 _LAST_MOMENT = 0.2
+_HOPELESS_QUIET = 0.001
 _FORGOTTEN_SECONDS = 86_400.0
 """Of the fake clock: what is ready for so long, and is not run, has been removed by the broker,
 or is for somebody else."""
@@ -40,6 +42,7 @@ class Passage:
         watch: Knows which handlers run.
         recorder: Knows what was sent.
         patience: Seconds of the machine's time for which a running coroutine holds the clock.
+        silence: Tells of a job that never ends.
         until: Reading of the clock at which it ends; infinite for when nothing is left to do.
         include_delayed: Whether also what is delayed beyond the longest backoff is left to do.
     """
@@ -51,11 +54,18 @@ class Passage:
     watch: Watch
     recorder: Recorder
     patience: float
+    silence: Silence
     until: float = math.inf
     include_delayed: bool = True
 
     async def run(self) -> RunReport:
-        """Let it pass; nobody else may drive the clock meanwhile."""
+        """Let it pass; nobody else may drive the clock meanwhile.
+
+        Cancelled, it ends the runner and its jobs at once.
+
+        Raises:
+            HangError: a job never ends.
+        """
         running = asyncio.create_task(self.runner.run(handle_signals=False))
         try:
             while self.runner.state == "starting" and not running.done():
@@ -67,8 +77,10 @@ class Passage:
             report = running.result()
         finally:
             if not running.done():
-                running.cancel()
-                await asyncio.wait({running})
+                # Twice: at once, and not after the day that a job gets to end by itself.
+                self.runner.stop()
+                self.runner.stop()
+                await self.clock.hurry(running, running.cancel)
         is_drained = self.until == math.inf
         return replace(report, drained=is_drained, left_delayed=left if is_drained else 0)
 
@@ -112,12 +124,21 @@ class Passage:
                 since = self.clock.now()
             if is_new and not look.is_busy:
                 continue
-            quiet = self._quiet(look)
+            quiet = self._watched(stats, self._quiet(look))
             if quiet > 0 and await self.clock.stirs(quiet, running, self._sign):
                 continue
             is_forgotten = not look.running and self.clock.now() - since > _FORGOTTEN_SECONDS
             if is_forgotten or not self._step():
                 return stats
+
+    def _watched(self, stats: Sequence[Seen], quiet: float) -> float:
+        """``quiet``, and less when nothing is left that a handler could wait for."""
+        self.silence.listen(self._sign())
+        is_due = any(each.next_due is not None for each in stats)
+        if is_due or not self.silence.is_suspicious:
+            return min(quiet, self.silence.patience) if self.watch.is_endless else quiet
+        self.silence.check()
+        return min(quiet, _HOPELESS_QUIET)
 
     def _sign(self) -> object:
         return self.watch.changes, len(self.recorder.sent)
@@ -165,7 +186,8 @@ class Passage:
         while not running.done():
             await self.clock.settle()
             when = self.clock.next_at
-            if not await self.clock.stirs(LONG_PATIENCE, running, self._sign) and when is not None:
+            quiet = self._watched((), LONG_PATIENCE)
+            if not await self.clock.stirs(quiet, running, self._sign) and when is not None:
                 self.clock.advance(max(0.0, when - self.clock.now()))
 
 

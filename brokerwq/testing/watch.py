@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from typing import Final
 
+from brokerwq._runtime.route import Route
 from brokerwq.app import App
 from brokerwq.driver.protocol import Delivery
 from brokerwq.events import Event, JobEnded
@@ -15,6 +17,9 @@ PATIENCE: Final = 0.1
 fake clock keeps that from moving on."""
 LONG_PATIENCE: Final = 10.0
 """The same for a plain function, which cannot wait for the fake clock at all."""
+
+IN_HANDLER: Final[ContextVar[bool]] = ContextVar("brokerwq_testing_in_handler", default=False)
+"""Whether a handler is what waits for the clock."""
 
 
 class Watch:
@@ -30,10 +35,8 @@ class Watch:
     """
 
     def __init__(self, app: App) -> None:
-        self._is_async = {
-            (route.queue, route.name): route.is_async
-            for route in (worker.route() for worker in app.workers)
-        }
+        self._app = app
+        self._running: dict[object, tuple[str, Sequence[Delivery]]] = {}
         self._coroutines = 0
         self.threads: int = 0
         self.changes: int = 0
@@ -43,6 +46,22 @@ class Watch:
     def running(self) -> int:
         """How many handlers run."""
         return self._coroutines + self.threads
+
+    @property
+    def jobs(self) -> list[tuple[str, str]]:
+        """Worker and message of each job that runs, the oldest first."""
+        return [
+            (type_, each.message.id)
+            for type_, deliveries in self._running.values()
+            for each in deliveries
+        ]
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether handlers run, and neither a thread nor a time limit will end one of them."""
+        routes = [self._route(each[0].queue, type_) for type_, each in self._running.values()]
+        limited = (route is not None and route.timeout is not None for route in routes)
+        return bool(routes) and not self.threads and not any(limited)
 
     def patience(self, patience: float) -> float:
         """Seconds of the machine's time for which the clock stands still now."""
@@ -71,16 +90,27 @@ class Watch:
         /,
     ) -> Generator[None]:
         """See ``Instrumentation.processing``."""
-        is_async = self._is_async.get((deliveries[0].queue, type_), True)
+        route = self._route(deliveries[0].queue, type_)
+        is_async = route is None or route.is_async
         self._coroutines += is_async
         self.threads += not is_async
         self.changes += 1
+        run = object()
+        self._running[run] = type_, deliveries
+        token = IN_HANDLER.set(True)
         try:
             yield
         finally:
+            IN_HANDLER.reset(token)
+            del self._running[run]
             self._coroutines -= is_async
             self.threads -= not is_async
             self.changes += 1
+
+    def _route(self, queue: str, name: str) -> Route | None:
+        # Asked each time: a test may declare a worker of its own at any moment.
+        found = (route for route in self._app.registry.routes(queue) if route.name == name)
+        return next(found, None)
 
     def settling(
         self, queue: str, operation: str, deliveries: Sequence[Delivery], /
