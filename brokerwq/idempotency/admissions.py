@@ -12,6 +12,7 @@ from brokerwq._runtime.guard import Skip
 from brokerwq.clock import Clock, move_on_after
 from brokerwq.errors import BrokerwqError, LeaseLostError, StoreError, StoreUnavailableError
 from brokerwq.events import Instrumentation, MarkerTrouble
+from brokerwq.idempotency.looks import Looks
 from brokerwq.idempotency.outbox import traced
 from brokerwq.idempotency.record import ANSWERS, Claim, State
 from brokerwq.idempotency.results import ResultError, result_text
@@ -58,6 +59,7 @@ class Desk:
     once: Once
     instrumentation: Instrumentation | None
     relay: Callable[[], Awaitable[int]]
+    looks: Looks
 
     @property
     def store(self) -> Store:
@@ -103,8 +105,9 @@ class Desk:
         record = await self.store.get(claim.key)
         if record is not None and record.state is State.COMPLETED and not record.is_expired:
             return Skip(kind="duplicate")
-        remaining = 1.0 if record is None else min(max(record.lease_left, 1.0), 60.0)
-        return Skip(kind="later", delay=remaining, reason="busy")
+        remaining = 0.0 if record is None else record.lease_left
+        wait = self.looks.pause(claim.key, remaining)
+        return Skip(kind="later", delay=wait, reason="busy")
 
 
 class _Leased:

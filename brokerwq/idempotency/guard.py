@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from brokerwq._runtime.guard import Admission, Skip
 from brokerwq.clock import Clock
@@ -15,6 +14,7 @@ from brokerwq.events import Instrumentation
 from brokerwq.idempotency import outbox
 from brokerwq.idempotency.admissions import Desk, LeaseTxAdmission, MarkerAdmission, TxAdmission
 from brokerwq.idempotency.keys import NoKeyError, digest_of, payload_digest
+from brokerwq.idempotency.looks import LONGEST_WAIT, SHORTEST_WAIT, Looks
 from brokerwq.idempotency.open import open_store
 from brokerwq.idempotency.record import (
     ANSWERS,
@@ -32,11 +32,6 @@ from brokerwq.job import Job
 from brokerwq.message import Message
 from brokerwq.once import Once
 from brokerwq.tx import Tx
-
-SHORTEST_WAIT: Final = 1.0
-LONGEST_WAIT: Final = 60.0
-"""Seconds for which a message is put back while its work is busy elsewhere: what is left of the
-owner's lease, within these bounds, and a little more so that copies do not come in step."""
 
 
 class Guards:
@@ -120,7 +115,7 @@ class Guards:
             if not is_async and not store.takes_threads:
                 msg = f"write async def: the connections of {store.name} belong to its loop"
                 raise ConfigError(msg)
-        desk = Desk(self, once, self._instrumentation, self.relay)
+        desk = Desk(self, once, self._instrumentation, self.relay, Looks())
         scope = (self._app, worker)
         return StoreGuard(desk, scope, key_version, read_key)
 
@@ -192,7 +187,7 @@ class StoreGuard:
         job.idempotency_key = claim.key.hex()
         earlier = await self._earlier_version(claim, value)
         if earlier is not None:
-            return await self._skip(earlier)
+            return await self._skip(earlier, claim.key)
         return await self._admit(job, claim)
 
     async def _admit(self, job: Job, claim: Claim) -> Admission | Skip:
@@ -204,7 +199,8 @@ class StoreGuard:
         else:
             answer = await self._claim(claim)
         if not isinstance(answer, Claimed):
-            return await self._skip(answer)
+            return await self._skip(answer, claim.key)
+        self.desk.looks.forget(claim.key)
         job.fence, job.takeover = answer.fence, answer.takeover
         if once.strategy == "marker":
             return MarkerAdmission(self.desk, job, claim)
@@ -267,14 +263,17 @@ class StoreGuard:
             return Busy(remaining=record.lease_left)
         return None
 
-    async def _skip(self, answer: Answer) -> Skip:
+    async def _skip(self, answer: Answer, key: bytes) -> Skip:
+        if isinstance(answer, Busy):
+            shortest = 0.0 if self.desk.once.strategy == "transactional" else SHORTEST_WAIT
+            wait = self.desk.looks.pause(key, answer.remaining, shortest=shortest)
+            return Skip(kind="later", delay=wait, reason="busy")
+        self.desk.looks.forget(key)
         match answer:
             case Completed():
                 if self.desk.once.has_tx:
                     await self.desk.relay()
                 return Skip(kind="duplicate")
-            case Busy(remaining=remaining):
-                return _busy(remaining, is_short=self.desk.once.strategy == "transactional")
             case Failed(reason=reason):
                 return Skip(kind="dead", reason=reason)
             case Mismatch(payload=payload):
@@ -289,9 +288,3 @@ class StoreGuard:
 
 def _has_tx(store: Store) -> bool:
     return isinstance(store, TransactionalStore)
-
-
-def _busy(remaining: float, *, is_short: bool) -> Skip:
-    wait = min(max(remaining, 0.0 if is_short else SHORTEST_WAIT), LONGEST_WAIT)
-    wait += random.uniform(0.0, min(wait / 10, 1.0))  # noqa: S311 -- spreading, not secrecy
-    return Skip(kind="later", delay=wait, reason="busy")
