@@ -29,12 +29,12 @@ demo: $(VENV)/.demo ## drain 300 pictures with four runners, one of which is kil
 	@$(BIN)/brokerwq demo --photos $(CACHE)/photos --out $(CACHE)/demo $(ARGS)
 
 .PHONY: test
-test: $(VENV)/.dev ## every test that needs no server, then the contract against the wheel
-	$(PYTEST) --ignore=tests/chaos -m "not server" --numprocesses $(JOBS) --dist loadgroup $(ARGS)
+test: $(VENV)/.dev ## the whole suite, servers included, then the contract against the wheel
+	$(PYTEST) --ignore=tests/chaos --numprocesses $(JOBS) --dist loadgroup $(ARGS)
 	@$(MAKE) --no-print-directory test-wheel
 
 .PHONY: test-servers
-test-servers: $(VENV)/.dev ## RabbitMQ, LocalStack, moto and PostgreSQL, started by the tests
+test-servers: $(VENV)/.dev ## of these only what needs a server, which the tests start
 	$(PYTEST) --ignore=tests/chaos -m server --numprocesses $(JOBS) --dist loadgroup $(ARGS)
 
 .PHONY: test-fast
