@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 PYTEST ?= $(BIN)/python -m pytest
 ARGS   ?=
-JOBS   ?= 2
+JOBS   ?= 3
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

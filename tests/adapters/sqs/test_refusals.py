@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import signal
+import uuid
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -157,10 +158,11 @@ async def test_a_queue_that_must_be_there_and_is_not(server: SqsServer) -> None:
 
 
 async def test_a_queue_that_was_deleted_a_moment_ago(server: SqsServer) -> None:
-    url = server.url("justgone")
+    prefix = f"gone{uuid.uuid4().hex}"  # another test run may share the server
+    url = server.url(prefix)
     settings = SqsSettings(region=server.region, endpoint_url=server.endpoint)
     async with SdkClients(settings)(settings, "control") as client:
-        made = await client.create_queue(QueueName="justgone-q")
+        made = await client.create_queue(QueueName=f"{prefix}-q")
         await client.delete_queue(QueueUrl=made["QueueUrl"])
 
     await refused(server, url, "QueueDeletedRecently", 3, "queues", "declare", "q", "--url", url)
