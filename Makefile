@@ -30,11 +30,13 @@ demo: $(VENV)/.demo ## drain 300 pictures with four runners, one of which is kil
 
 .PHONY: test
 test: $(VENV)/.dev ## the whole suite, servers included, then the contract against the wheel
+	@$(BIN)/python tools/prepare_servers.py
 	$(PYTEST) --ignore=tests/chaos --numprocesses $(JOBS) --dist loadgroup $(ARGS)
 	@$(MAKE) --no-print-directory test-wheel
 
 .PHONY: test-servers
 test-servers: $(VENV)/.dev ## of these only what needs a server, which the tests start
+	@$(BIN)/python tools/prepare_servers.py
 	$(PYTEST) --ignore=tests/chaos -m server --numprocesses $(JOBS) --dist loadgroup $(ARGS)
 
 .PHONY: test-fast
@@ -43,6 +45,7 @@ test-fast: $(VENV)/.dev ## the tests that are not slow, in under 30 seconds
 
 .PHONY: test-rabbitmq-4
 test-rabbitmq-4: $(VENV)/.dev ## the RabbitMQ tests on a 4.3 node
+	@BROKERWQ_TEST_RABBITMQ=4.3 $(BIN)/python tools/prepare_servers.py
 	BROKERWQ_TEST_RABBITMQ=4.3 $(PYTEST) tests/contract/test_rabbitmq.py tests/adapters \
 	  -m server -k "4.3 or Rabbit43" $(ARGS)
 
