@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 PYTEST ?= $(BIN)/python -m pytest
 ARGS   ?=
-JOBS   ?= 3
+JOBS   ?= 2
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -31,13 +31,13 @@ demo: $(VENV)/.demo ## drain 300 pictures with four runners, one of which is kil
 .PHONY: test
 test: $(VENV)/.dev ## the whole suite, servers included, then the contract against the wheel
 	@$(BIN)/python tools/prepare_servers.py
-	$(PYTEST) --ignore=tests/chaos --numprocesses $(JOBS) --dist loadgroup $(ARGS)
+	$(PYTEST) --ignore=tests/chaos --numprocesses $(JOBS) --dist loadfile $(ARGS)
 	@$(MAKE) --no-print-directory test-wheel
 
 .PHONY: test-servers
 test-servers: $(VENV)/.dev ## of these only what needs a server, which the tests start
 	@$(BIN)/python tools/prepare_servers.py
-	$(PYTEST) --ignore=tests/chaos -m server --numprocesses $(JOBS) --dist loadgroup $(ARGS)
+	$(PYTEST) --ignore=tests/chaos -m server --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 .PHONY: test-fast
 test-fast: $(VENV)/.dev ## the tests that are not slow, in under 30 seconds

@@ -17,18 +17,17 @@ def anyio_backend() -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Know the markers set below where the project's own configuration is not there."""
+    """Know the marker set below where the project's own configuration is not there."""
     if "CI" not in os.environ:  # there hypothesis has a profile of its own that is like it
         # How long one example takes says more of the machine than of the code.
         hypothesis.settings.register_profile("patient", deadline=None)
         hypothesis.settings.load_profile("patient")
-    for marker in ("server: needs a server", "xdist_group: runs in one process"):
-        config.addinivalue_line("markers", marker)
+    config.addinivalue_line("markers", "server: needs a server")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a server; keep in one process what shares one, and what shares a file."""
+    """Mark what needs a server."""
     for item in items:
         file = item.path.relative_to(TESTS).as_posix()
         about = f"{file} {item.name}".lower()
@@ -37,7 +36,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             server and item.get_closest_marker("slow")
         ):
             item.add_marker("server")
-        item.add_marker(pytest.mark.xdist_group(server or file))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
