@@ -11,7 +11,9 @@ from brokerwq.cli import main
 from brokerwq.errors import AdapterMissingError, ConfigError
 from brokerwq.idempotency import SqliteStore, open_store
 from brokerwq.idempotency.stores.asyncpg import AsyncpgStore
+from brokerwq.idempotency.stores.dynamodb import DynamodbStore
 from brokerwq.idempotency.stores.psycopg import PsycopgStore
+from brokerwq.idempotency.stores.redis import RedisStore
 from brokerwq.idempotency.stores.sqlalchemy import SqlalchemyStore
 
 URLS = {
@@ -22,6 +24,9 @@ URLS = {
     "postgresql+psycopg://u:secret@h/d": PsycopgStore,
     "sqlalchemy+postgresql+asyncpg://u:secret@h/d": SqlalchemyStore,
     "sqlalchemy+postgresql+psycopg://u:secret@h/d": SqlalchemyStore,
+    "redis://u:secret@h": RedisStore,
+    "rediss://u:secret@h/2": RedisStore,
+    "dynamodb://eu-west-1/table": DynamodbStore,
 }
 
 
@@ -52,14 +57,22 @@ def test_what_is_no_store_says_what_is(url: str, match: str) -> None:
 
 @pytest.mark.parametrize(
     ("module", "extra"),
-    [("asyncpg", "postgres"), ("psycopg", "psycopg"), ("sqlalchemy", "sqlalchemy")],
+    [
+        ("asyncpg", "postgres"),
+        ("psycopg", "psycopg"),
+        ("sqlalchemy", "sqlalchemy"),
+        ("redis", "redis"),
+        ("aiobotocore.session", "dynamodb"),
+    ],
 )
 def test_a_missing_library_names_the_extra(module: str, extra: str) -> None:
     url = {
-        "asyncpg": "postgresql://h/d",
+        "postgres": "postgresql://h/d",
         "psycopg": "postgresql+psycopg://h/d",
         "sqlalchemy": "sqlalchemy+postgresql+asyncpg://h/d",
-    }[module]
+        "redis": "redis://h",
+        "dynamodb": "dynamodb://eu-west-1/t",
+    }[extra]
     code = (
         f"import sys; sys.modules[{module!r}] = None\n"
         "from brokerwq.errors import AdapterMissingError\n"

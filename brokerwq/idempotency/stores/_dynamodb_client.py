@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 from urllib.parse import urlsplit
 
 from brokerwq.clock import Clock
-from brokerwq.errors import ConfigError, StoreError, StoreUnavailableError
+from brokerwq.errors import AdapterMissingError, ConfigError, StoreError, StoreUnavailableError
 from brokerwq.idempotency.stores._dynamodb_time import ServiceTime
 from brokerwq.idempotency.stores._lasting import LastingError
 
@@ -24,7 +24,7 @@ try:
     sessions: Any = import_module("aiobotocore.session")
 except ModuleNotFoundError as exc:
     _MISSING = "DynamodbStore needs aiobotocore: pip install 'brokerwq[dynamodb]'"
-    raise ConfigError(_MISSING) from exc
+    raise AdapterMissingError(_MISSING) from exc
 
 MakeClient: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
 """Makes a client of aiobotocore's DynamoDB, which is opened by entering it."""

@@ -177,10 +177,10 @@ def session_settings(idle_seconds: float) -> dict[str, str]:
     return {**SESSION, "idle_in_transaction_session_timeout": idle}
 
 
-def as_options(settings: Mapping[str, str]) -> str:
-    """``settings`` as libpq's ``options`` has them."""
+def as_options(settings: Mapping[str, str], theirs: str = "") -> str:
+    """``settings`` as libpq's ``options`` has them, and behind them those that the user gave."""
     escaped = {name: value.replace(" ", r"\ ") for name, value in settings.items()}
-    return " ".join(f"-c {name}={value}" for name, value in escaped.items())
+    return " ".join([*(f"-c {name}={value}" for name, value in escaped.items()), theirs]).strip()
 
 
 def local_settings(idle_seconds: float) -> str:

@@ -25,6 +25,8 @@ from brokerwq.idempotency.stores._postgres_transaction import PostgresTransactio
 T = TypeVar("T")
 
 BUSY_SECONDS: Final = 0.5
+CONNECT_SECONDS: Final = 5
+"""A whole number, which is what libpq takes."""
 POOL_SECONDS: Final = 60.0
 """For so long a job waits for a connection of the pool."""
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from importlib import import_module
-from typing import Any, ClassVar, Final, NoReturn
+from typing import Any, ClassVar
 
-from brokerwq.durations import Seconds
-from brokerwq.errors import AdapterMissingError, ConfigError
+from brokerwq.errors import AdapterMissingError
 from brokerwq.idempotency.stores import _postgres as pg
 from brokerwq.idempotency.stores._postgres_link import Link, Pool, Rows
-from brokerwq.idempotency.stores._postgres_store import POOL_SECONDS, PostgresStore
+from brokerwq.idempotency.stores._postgres_plain import PlainLink, PlainStore
+from brokerwq.idempotency.stores._postgres_store import CONNECT_SECONDS, POOL_SECONDS
 
 try:
     # It has no types; what comes out of it is checked where it is used.
@@ -21,54 +21,25 @@ except ModuleNotFoundError as exc:
     _MISSING = "AsyncpgStore needs asyncpg: pip install 'brokerwq[postgres]'"
     raise AdapterMissingError(_MISSING) from exc
 
-_SCHEMES: Final = ("postgresql://", "postgres://", "postgresql+asyncpg://")
 
+class AsyncpgStore(PlainStore):
+    """Records in PostgreSQL; ``pool`` is an ``asyncpg.Pool``. For the rest see ``PlainStore``."""
 
-class AsyncpgStore(PostgresStore):
-    """Records in the database at ``dsn``; make its tables with ``brokerwq keys init``.
-
-    Args:
-        dsn: ``postgresql://user:password@host:port/database``.
-        pool: An open ``asyncpg.Pool`` on the same database, for the event loop that uses the
-            store first: that of the jobs. It is never closed here, and its sessions keep their
-            settings; ours hold within our transactions. Other loops, such as the one that sends
-            heartbeats, connect by ``dsn``.
-        connections: Most connections of one event loop. One job in a transaction takes one.
-        idle_timeout: Seconds for which the server lets a transaction wait for its client; then
-            it is rolled back. The longest pause of a transactional handler, and how long a
-            frozen or cut-off runner keeps others from its key.
-        command_timeout: Seconds for one statement of the store.
-
-    Raises:
-        ConfigError: ``dsn`` is no URL of PostgreSQL.
-    """
-
+    library = "asyncpg"
     lost: ClassVar[tuple[type[BaseException], ...]] = (
         asyncpg.InterfaceError,
         # What a connection answers that the server has closed while it was idle.
         asyncpg.InternalClientError,
     )
 
-    def __init__(
-        self,
-        dsn: str,
-        *,
-        pool: Any = None,
-        connections: int = 10,
-        idle_timeout: Seconds = 10.0,
-        command_timeout: Seconds = 10.0,
-    ) -> None:
-        if not dsn.startswith(_SCHEMES):
-            msg = "the dsn of AsyncpgStore must begin with postgresql://"
-            raise ConfigError(msg)
-        super().__init__(dsn, idle_timeout, command_timeout)
-        self._dsn = dsn.replace("postgresql+asyncpg://", "postgresql://", 1)
-        self._connections = connections
-        self._given = pool
+    def _arguments_of(self, dsn: str) -> dict[str, Any]:
+        settings = pg.session_settings(self._idle)
+        return {"dsn": dsn, "timeout": CONNECT_SECONDS, "server_settings": settings}
 
-    async def _open_pool(self, *, is_first: bool) -> Pool:
-        if self._given is not None and is_first:
-            return _Pool(self._given, None)
+    def _borrow(self, pool: Any) -> Pool:
+        return _Pool(pool, None)
+
+    async def _connect(self) -> Pool:
         used: set[int] = set()
 
         async def reset(connection: Any) -> None:
@@ -79,12 +50,7 @@ class AsyncpgStore(PostgresStore):
                 await connection.execute(connection.get_reset_query())
 
         opened = await asyncpg.create_pool(
-            self._dsn,
-            min_size=0,
-            max_size=self._connections,
-            timeout=5.0,
-            reset=reset,
-            server_settings=pg.session_settings(self._idle),
+            **self._arguments, min_size=0, max_size=self._connections, reset=reset
         )
         return _Pool(opened, used)
 
@@ -134,20 +100,8 @@ class _Pool:
             self._pool.terminate()
 
 
-class AsyncpgLink:
-    """See ``_postgres_link.Link``; without ``release`` it is somebody else's connection."""
-
-    def __init__(self, connection: Any, release: Any = None, *, is_borrowed: bool = False) -> None:
-        self.native: Any = connection
-        self.is_borrowed = is_borrowed
-        self._release = release
-        self._transaction: Any = None
-
-    @property
-    def session(self) -> NoReturn:
-        """See ``Link.session``."""
-        msg = "tx.session is SQLAlchemy's; use tx.conn"
-        raise RuntimeError(msg)
+class AsyncpgLink(PlainLink):
+    """See ``PlainLink``."""
 
     @property
     def in_transaction(self) -> bool:
@@ -170,18 +124,6 @@ class AsyncpgLink:
         """See ``Link.fetch``."""
         rows: Rows = await self.native.fetch(statement, *values)
         return rows
-
-    def savepoint(self) -> AbstractAsyncContextManager[Any]:
-        """See ``Link.savepoint``."""
-        block: AbstractAsyncContextManager[Any] = self.native.transaction()
-        return block
-
-    async def flush(self) -> None:
-        """See ``Link.flush``: it keeps nothing to itself."""
-
-    def is_ended(self, error: Exception, /) -> bool:
-        """See ``Link.is_ended``: it leaves that to the server."""
-        return False
 
     async def commit(self) -> None:
         """See ``Link.commit``."""

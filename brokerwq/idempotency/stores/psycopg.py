@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import select
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from importlib import import_module
-from typing import Any, ClassVar, Final, NoReturn
+from typing import Any, ClassVar
 
-from brokerwq.durations import Seconds
 from brokerwq.errors import AdapterMissingError, ConfigError
 from brokerwq.idempotency.stores import _postgres as pg
 from brokerwq.idempotency.stores._postgres_link import Link, Pool, Rows
-from brokerwq.idempotency.stores._postgres_store import POOL_SECONDS, PostgresStore
+from brokerwq.idempotency.stores._postgres_plain import PlainLink, PlainStore
+from brokerwq.idempotency.stores._postgres_store import CONNECT_SECONDS, POOL_SECONDS
 
 try:
     # Taken without its types, as the other libraries are: the store must not need it to be there.
@@ -22,67 +22,39 @@ except ModuleNotFoundError as exc:
     _MISSING = "PsycopgStore needs psycopg: pip install 'brokerwq[psycopg]'"
     raise AdapterMissingError(_MISSING) from exc
 
-_SCHEMES: Final = ("postgresql://", "postgres://", "postgresql+psycopg://")
-_CONNECT_SECONDS: Final = 5
 _tuple_row: Any = import_module("psycopg.rows").tuple_row
 _Status: Any = import_module("psycopg.pq").TransactionStatus
 
 
-class PsycopgStore(PostgresStore):
-    """Records in the database at ``dsn``; make its tables with ``brokerwq keys init``.
+class PsycopgStore(PlainStore):
+    """Records in PostgreSQL; ``pool`` is a ``psycopg_pool.AsyncConnectionPool``.
 
-    Args:
-        dsn: ``postgresql://user:password@host:port/database``, as libpq has it.
-        pool: An open ``psycopg_pool.AsyncConnectionPool`` on the same database, for the event
-            loop that uses the store first: that of the jobs. It is never closed here, and its
-            sessions keep their settings; ours hold within our transactions. Other loops, such as
-            the one that sends heartbeats, connect by ``dsn``.
-        connections: Most connections of one event loop. One job in a transaction takes one.
-        idle_timeout: Seconds for which the server lets a transaction wait for its client; then
-            it is rolled back. The longest pause of a transactional handler, and how long a
-            frozen or cut-off runner keeps others from its key.
-        command_timeout: Seconds for one statement of the store.
-
-    Raises:
-        ConfigError: ``dsn`` is no URL of PostgreSQL.
+    ``dsn`` is as libpq has it. For the rest see ``PlainStore``.
     """
 
+    library = "psycopg"
     # Those of a lost connection carry no SQLSTATE, unlike those of a server that said no.
     lost: ClassVar[tuple[type[BaseException], ...]] = (
         psycopg.OperationalError,
         psycopg.InterfaceError,
     )
 
-    def __init__(
-        self,
-        dsn: str,
-        *,
-        pool: Any = None,
-        connections: int = 10,
-        idle_timeout: Seconds = 10.0,
-        command_timeout: Seconds = 10.0,
-    ) -> None:
-        if not dsn.startswith(_SCHEMES):
-            msg = "the dsn of PsycopgStore must begin with postgresql+psycopg:// or postgresql://"
-            raise ConfigError(msg)
-        super().__init__(dsn, idle_timeout, command_timeout)
-        dsn = dsn.replace("postgresql+psycopg://", "postgresql://", 1)
+    def _arguments_of(self, dsn: str) -> dict[str, Any]:
         try:
-            self._parameters: dict[str, Any] = psycopg.conninfo.conninfo_to_dict(dsn)
+            arguments: dict[str, Any] = psycopg.conninfo.conninfo_to_dict(dsn)
         except psycopg.ProgrammingError as exc:
             msg = f"the dsn of PsycopgStore is wrong: {exc}"
             raise ConfigError(msg) from exc
-        settings = pg.as_options(pg.session_settings(self._idle))
-        theirs = self._parameters.get("options", "")
-        self._parameters["options"] = f"{settings} {theirs}".strip()
-        self._parameters.setdefault("connect_timeout", _CONNECT_SECONDS)
-        self._connections = connections
-        self._given = pool
+        theirs = arguments.get("options", "")
+        arguments["options"] = pg.as_options(pg.session_settings(self._idle), theirs)
+        arguments.setdefault("connect_timeout", CONNECT_SECONDS)
+        return arguments
 
-    async def _open_pool(self, *, is_first: bool) -> Pool:
-        if self._given is not None and is_first:
-            return _Borrowed(self._given)
-        return _Own(self._parameters, self._connections)
+    def _borrow(self, pool: Any) -> Pool:
+        return _Borrowed(pool)
+
+    async def _connect(self) -> Pool:
+        return _Own(self._arguments, self._connections)
 
 
 class _Borrowed:
@@ -113,8 +85,8 @@ class _Own:
 
     is_borrowed = False
 
-    def __init__(self, parameters: dict[str, Any], most: int) -> None:
-        self._parameters = parameters
+    def __init__(self, arguments: dict[str, Any], most: int) -> None:
+        self._arguments = arguments
         self._places = asyncio.Semaphore(most)
         self._idle: list[Any] = []
         self._is_closed = False
@@ -138,7 +110,7 @@ class _Own:
                 if _is_alive(connection):
                     return connection
                 await connection.close()
-            return await psycopg.AsyncConnection.connect(**self._parameters, autocommit=True)
+            return await psycopg.AsyncConnection.connect(**self._arguments, autocommit=True)
         except BaseException:
             self._places.release()
             raise
@@ -177,20 +149,8 @@ async def _rows(connection: Any, statement: str, values: Sequence[Any]) -> Rows:
         return rows
 
 
-class PsycopgLink:
-    """See ``_postgres_link.Link``; without ``release`` it is somebody else's connection."""
-
-    def __init__(self, connection: Any, release: Any = None, *, is_borrowed: bool = False) -> None:
-        self.native: Any = connection
-        self.is_borrowed = is_borrowed
-        self._release = release
-        self._transaction: Any = None
-
-    @property
-    def session(self) -> NoReturn:
-        """See ``Link.session``."""
-        msg = "tx.session is SQLAlchemy's; use tx.conn"
-        raise RuntimeError(msg)
+class PsycopgLink(PlainLink):
+    """See ``PlainLink``."""
 
     @property
     def in_transaction(self) -> bool:
@@ -214,18 +174,6 @@ class PsycopgLink:
     async def fetch(self, statement: str, values: Sequence[Any], /) -> Rows:
         """See ``Link.fetch``."""
         return await _rows(self.native, statement, values)
-
-    def savepoint(self) -> AbstractAsyncContextManager[Any]:
-        """See ``Link.savepoint``."""
-        block: AbstractAsyncContextManager[Any] = self.native.transaction()
-        return block
-
-    async def flush(self) -> None:
-        """See ``Link.flush``: it keeps nothing to itself."""
-
-    def is_ended(self, error: Exception, /) -> bool:
-        """See ``Link.is_ended``: it leaves that to the server."""
-        return False
 
     async def commit(self) -> None:
         """See ``Link.commit``."""

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from brokerwq.durations import Seconds, positive_seconds
-from brokerwq.errors import ConfigError, StoreError, StoreUnavailableError
+from brokerwq.errors import AdapterMissingError, ConfigError, StoreError, StoreUnavailableError
 from brokerwq.idempotency.record import Answer, Busy, Claim, Claimed, Record, State, refusal
 from brokerwq.idempotency.stores import _redis_scripts as scripts
 from brokerwq.idempotency.stores._lasting import LastingError
@@ -33,7 +33,7 @@ try:
     retry: Any = import_module("redis.asyncio.retry")
 except ModuleNotFoundError as exc:
     _MISSING = "RedisStore needs redis-py: pip install 'brokerwq[redis]'"
-    raise ConfigError(_MISSING) from exc
+    raise AdapterMissingError(_MISSING) from exc
 
 MakeClient: TypeAlias = Callable[[], Any]
 """Makes a client of ``redis.asyncio``."""

@@ -13,7 +13,11 @@ from brokerwq.durations import Seconds
 from brokerwq.errors import AdapterMissingError, ConfigError
 from brokerwq.idempotency.stores import _postgres as pg
 from brokerwq.idempotency.stores._postgres_link import Link, Pool, Rows
-from brokerwq.idempotency.stores._postgres_store import POOL_SECONDS, PostgresStore
+from brokerwq.idempotency.stores._postgres_store import (
+    CONNECT_SECONDS,
+    POOL_SECONDS,
+    PostgresStore,
+)
 
 try:
     from sqlalchemy.engine import Engine, make_url
@@ -108,13 +112,11 @@ class SqlalchemyStore(PostgresStore):
         settings = pg.session_settings(self._idle)
         arguments: dict[str, Any]
         if self._target.get_driver_name() == "asyncpg":
-            arguments = {"server_settings": settings, "timeout": 5.0}
+            arguments = {"server_settings": settings, "timeout": CONNECT_SECONDS}
         else:
-            options = " ".join(
-                f"-c {k}={v.replace(' ', chr(92) + ' ')}" for k, v in settings.items()
-            )
-            theirs = self._target.query.get("options", "")
-            arguments = {"options": f"{options} {theirs}".strip(), "connect_timeout": 5}
+            theirs = str(self._target.query.get("options", ""))
+            options = pg.as_options(settings, theirs)
+            arguments = {"options": options, "connect_timeout": CONNECT_SECONDS}
         return create_async_engine(
             self._target.difference_update_query(["options"]),
             pool_size=self._connections,
