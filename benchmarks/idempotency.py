@@ -246,7 +246,7 @@ async def on_dynamodb(folder: Path) -> AsyncGenerator[Lab]:
         await store.init()
 
         async def size() -> int:
-            items = (await store.call("scan"))["Items"]
+            items = (await store.table.call("scan"))["Items"]
             values = [value for item in items for value in item.items()]
             return sum(len(name) + len(next(iter(value.values()))) for name, value in values)
 

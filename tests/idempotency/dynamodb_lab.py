@@ -72,7 +72,9 @@ async def dynamodb_bench(*, on_fake_clock: bool = True) -> AsyncGenerator[StoreB
                 await asyncio.sleep(seconds)
 
         async def spoil(key: bytes, **attributes: Any) -> None:
-            await store.call("put_item", Item={"key": {"B": key}, **attributes}, TableName=table)
+            await store.table.call(
+                "put_item", Item={"key": {"B": key}, **attributes}, TableName=table
+            )
 
         async def damage(key: bytes) -> None:
             await spoil(key, state={"N": "77"})
@@ -107,6 +109,6 @@ async def dynamodb_bench(*, on_fake_clock: bool = True) -> AsyncGenerator[StoreB
                 outage=outage,
             )
         finally:
-            await store.call("delete_table", TableName=table)
+            await store.table.call("delete_table", TableName=table)
             for each in opened:
                 await each.aclose()

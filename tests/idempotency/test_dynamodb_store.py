@@ -48,7 +48,7 @@ async def opened(server: DynamodbServer, **options: Any) -> AsyncGenerator[Dynam
         yield store
     finally:
         with suppress(StoreError):
-            await store.call("delete_table")
+            await store.table.call("delete_table")
         await store.aclose()
 
 
@@ -62,11 +62,11 @@ async def test_init_makes_a_table_that_is_paid_by_request_and_lets_records_go(
         await store.init()
         await store.init()
         await store.check()
-        table = (await store.call("describe_table"))["Table"]
-        ttl = (await store.call("describe_time_to_live"))["TimeToLiveDescription"]
+        table = (await store.table.call("describe_table"))["Table"]
+        ttl = (await store.table.call("describe_time_to_live"))["TimeToLiveDescription"]
         claim = a_claim(1)
         await store.claim(claim)
-        item = (await store.call("get_item", Key={"key": {"B": claim.key}}))["Item"]
+        item = (await store.table.call("get_item", Key={"key": {"B": claim.key}}))["Item"]
 
     assert table["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
     assert ttl == {"TimeToLiveStatus": "ENABLED", "AttributeName": "ttl"}
@@ -82,7 +82,7 @@ async def test_a_record_takes_less_than_a_unit_of_writing(server: DynamodbServer
         claim = a_claim(1, message_id="m" * 36, worker="application/a-worker")
         await store.claim(claim)
         await store.complete(claim.key, claim.owner, 1000.0, None)
-        item = (await store.call("get_item", Key={"key": {"B": claim.key}}))["Item"]
+        item = (await store.table.call("get_item", Key={"key": {"B": claim.key}}))["Item"]
 
     size = sum(len(name) + len(next(iter(value.values()))) for name, value in item.items())
     assert size < 1024 / 2
@@ -90,7 +90,7 @@ async def test_a_record_takes_less_than_a_unit_of_writing(server: DynamodbServer
 
 async def test_a_table_of_another_shape_is_refused(server: DynamodbServer) -> None:
     async with opened(server) as store:
-        await store.call(
+        await store.table.call(
             "create_table",
             AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
             KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
@@ -105,7 +105,7 @@ async def test_a_table_that_is_gone_is_an_outage_for_jobs_and_an_error_for_the_c
 ) -> None:
     async with opened(server) as store:
         await store.init()
-        await store.call("delete_table")
+        await store.table.call("delete_table")
         with pytest.raises(StoreUnavailableError, match="keys init"):
             await store.claim(a_claim(1))
         with pytest.raises(StoreError, match="keys init") as caught:
@@ -121,7 +121,7 @@ async def test_what_init_prints_makes_the_same_table(server: DynamodbServer) -> 
             arguments = json.loads(text.strip("'"))
             if command == "put-item":
                 arguments["Item"]["key"]["B"] = base64.b64decode(arguments["Item"]["key"]["B"])
-            await store.call(command.replace("-", "_"), **arguments)
+            await store.table.call(command.replace("-", "_"), **arguments)
 
         await store.check()
         assert isinstance(await store.claim(a_claim(1)), Claimed)
@@ -207,7 +207,7 @@ async def test_a_lease_that_outlasts_the_records_time_keeps_the_record(
         await store.claim(claim)
 
         async def ttl() -> int:
-            item = await store.call("get_item", Key={"key": {"B": claim.key}})
+            item = await store.table.call("get_item", Key={"key": {"B": claim.key}})
             return int(item["Item"]["ttl"]["N"])
 
         before = await ttl()
@@ -331,7 +331,7 @@ async def test_a_damaged_record_keeps_no_other_from_being_pruned(server: Dynamod
             claim = a_claim(key)
             await store.claim(claim)
             await store.complete(claim.key, claim.owner, 10.0, None)
-        await store.call("put_item", Item={"key": {"B": b"k" * 16}, "state": {"N": "77"}})
+        await store.table.call("put_item", Item={"key": {"B": b"k" * 16}, "state": {"N": "77"}})
         moment += 100.0
 
         assert [await store.prune(100), await store.prune(100)] == [5, 0]

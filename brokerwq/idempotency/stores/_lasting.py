@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from brokerwq.errors import StoreUnavailableError
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from brokerwq.errors import StoreError, StoreUnavailableError
 
 
 class LastingError(StoreUnavailableError):
@@ -11,3 +14,12 @@ class LastingError(StoreUnavailableError):
     For a job that is an outage, so that no message is given up on for it: its runner asks
     ``check``, which raises it as a plain ``StoreError``, and ends.
     """
+
+
+@contextmanager
+def no_outage() -> Generator[None]:
+    """A ``check``: what lasts is raised as a plain ``StoreError``."""
+    try:
+        yield
+    except LastingError as exc:
+        raise StoreError(str(exc)) from exc

@@ -17,7 +17,7 @@ from brokerwq.errors import StoreError, StoreUnavailableError
 from brokerwq.idempotency.record import Answer, Busy, Claim, Claimed, Record, State, refusal
 from brokerwq.idempotency.store import SendAll, Transaction
 from brokerwq.idempotency.stores import _postgres as pg
-from brokerwq.idempotency.stores._lasting import LastingError
+from brokerwq.idempotency.stores._lasting import no_outage
 from brokerwq.idempotency.stores._postgres_errors import Translated, kind_of
 from brokerwq.idempotency.stores._postgres_link import Link, Pool, Rows
 from brokerwq.idempotency.stores._postgres_transaction import PostgresTransaction
@@ -77,14 +77,13 @@ class PostgresStore(abc.ABC):
 
     async def check(self) -> None:
         """See ``Store.check``."""
-        try:
-            rows = await self.fetch(pg.SCHEMA_VERSION)
-        except StoreError as exc:
-            if kind_of(exc, self.lost) == "tables":
-                pg.check_version(None)
-            if isinstance(exc, LastingError):
-                raise StoreError(str(exc)) from exc
-            raise
+        with no_outage():
+            try:
+                rows = await self.fetch(pg.SCHEMA_VERSION)
+            except StoreError as exc:
+                if kind_of(exc, self.lost) == "tables":
+                    pg.check_version(None)
+                raise
         pg.check_version(rows[0][0] if rows else None)
 
     async def claim(self, claim: Claim, /) -> Answer:

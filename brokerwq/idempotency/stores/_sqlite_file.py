@@ -104,6 +104,9 @@ class File:
             StoreError: it is no database, or its tables are of another version.
         """
         mode = "rwc" if self.create else "rw"
+        if not self.create and not os.path.lexists(self.path):
+            msg = f"{self.path} does not exist: the first run makes it, or brokerwq keys init"
+            raise StoreUnavailableError(msg)
         db: sqlite3.Connection | None = None
         try:
             db = sqlite3.connect(

@@ -7,37 +7,31 @@ The service has no clock that a condition could read. Times are its own all the 
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from brokerwq.clock import SYSTEM_CLOCK, Clock
 from brokerwq.driver.support import url_options
 from brokerwq.durations import Seconds, positive_seconds, seconds_of
-from brokerwq.errors import ConfigError, StoreError, StoreUnavailableError
+from brokerwq.errors import ConfigError
 from brokerwq.idempotency.record import Answer, Busy, Claim, Claimed, Record, State, refusal
 from brokerwq.idempotency.stores import _dynamodb_items as items
 from brokerwq.idempotency.stores._dynamodb_client import (
     ConditionFailedError,
-    Connection,
     MakeClient,
     sdk_client,
 )
-from brokerwq.idempotency.stores._dynamodb_time import ServiceTime
-from brokerwq.idempotency.stores._lasting import LastingError
+from brokerwq.idempotency.stores._dynamodb_table import Table
+from brokerwq.idempotency.stores._lasting import no_outage
 from brokerwq.idempotency.stores._newest import Newest
-from brokerwq.idempotency.stores._per_loop import PerLoop
 
 _TABLE: Final = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 _TRIES: Final = 20
-_PATIENCE: Final = 120
 _BUSY_SECONDS: Final = 0.5
 _DELETES_AT_ONCE: Final = 20
 _LONGEST_SKEW: Final = 600.0
-_log: Final = logging.getLogger("brokerwq.store")
 
 
 class DynamodbStore:
@@ -59,6 +53,9 @@ class DynamodbStore:
         command_timeout: Seconds for one request.
         clock: Durations; for tests.
 
+    Attributes:
+        table: What it keeps them in.
+
     Raises:
         ConfigError: the name, the address or a number is none.
     """
@@ -79,7 +76,6 @@ class DynamodbStore:
         if not _TABLE.fullmatch(table):
             msg = f"{table!r:.100} is no name of a table; write dynamodb://REGION/TABLE"
             raise ConfigError(msg)
-        self._table = table
         self._name = f"dynamodb://{region or ''}/{table}"
         self._skew = seconds_of(skew, "skew", limit=_LONGEST_SKEW)
         if self._skew < 0:
@@ -87,12 +83,8 @@ class DynamodbStore:
             raise ConfigError(msg)
         timeout = positive_seconds(command_timeout, "command_timeout", limit=600.0)
         make = client or sdk_client(session, region, endpoint_url, timeout)
-        self._clock = clock
-        self._time = time
-        self._service = ServiceTime(clock)
-        self._connections = PerLoop(lambda: Connection(self._name, make, clock, self._service))
+        self.table = Table(table, self._name, make, time=time, clock=clock)
         self._prune_from: items.Item | None = None
-        self._has_warned = False
 
     def __repr__(self) -> str:
         """For people."""
@@ -121,20 +113,8 @@ class DynamodbStore:
 
     async def check(self) -> None:
         """See ``Store.check``."""
-        try:
-            await self._check()
-        except LastingError as exc:
-            raise StoreError(str(exc)) from exc
-
-    async def _check(self) -> None:
-        table = (await self.call("describe_table"))["Table"]
-        items.check_key_schema(self.name, table)
-        if table.get("TableStatus") not in ("ACTIVE", "UPDATING"):
-            msg = f"the table of {self.name} is {table.get('TableStatus')}"
-            raise StoreUnavailableError(msg)
-        if table.get("Replicas") and table.get("MultiRegionConsistency") != "STRONG":
-            self._warn("is a global table: claims in two regions do not see each other in time")
-        items.check_version(self.name, (await self._get(items.VERSION_KEY)).get("Item"))
+        with no_outage():
+            await self.table.check()
 
     async def claim(self, claim: Claim, /) -> Answer:
         """See ``Store.claim``.
@@ -144,17 +124,14 @@ class DynamodbStore:
         """
         found: items.Item | None = None
         for _ in range(_TRIES):
-            now = await self._now()
+            now = await self.table.now()
             before = None if found is None else items.record_of(found, now, self._skew)
             answer = None if before is None else refusal(before, claim)
             if answer is not None:
                 return answer
             item = items.claimed_item(claim, now, before)
             try:
-                if found is None:
-                    await self._put(item, "attribute_not_exists(#key)", None)
-                else:
-                    await self._put(item, items.SAME, items.same_values(found))
+                await self.table.put(item, found=found)
             except ConditionFailedError as refused:
                 found = refused.item
             else:
@@ -167,11 +144,15 @@ class DynamodbStore:
 
     async def extend(self, key: bytes, owner: bytes, lease: float, /) -> bool:
         """See ``Store.extend``."""
-        end = await self._now() + lease * 1000
+        end = await self.table.now() + lease * 1000
         values: items.Item = {":lease_ms": items.number(end), ":ttl": items.number(end / 1000)}
         try:
-            await self._update(
-                key, owner, "SET #lease_ms = :lease_ms", f"{items.OURS} AND #ttl > :ttl", values
+            await self.table.update(
+                key,
+                owner,
+                "SET #lease_ms = :lease_ms",
+                values,
+                condition=f"{items.OURS} AND #ttl > :ttl",
             )
         except ConditionFailedError as refused:
             if not items.is_held(refused.item, owner, State.IN_PROGRESS):
@@ -181,9 +162,7 @@ class DynamodbStore:
         # The lease will outlast the record's time: the service must leave it a while longer.
         values[":ttl"] = items.ttl_of(end)
         try:
-            await self._update(
-                key, owner, "SET #lease_ms = :lease_ms, #ttl = :ttl", items.OURS, values
-            )
+            await self.table.update(key, owner, "SET #lease_ms = :lease_ms, #ttl = :ttl", values)
         except ConditionFailedError:
             return False
         return True
@@ -201,7 +180,7 @@ class DynamodbStore:
     async def _finish(
         self, key: bytes, owner: bytes, state: State, retention: float, result: str | None
     ) -> bool:
-        expires = await self._now() + retention * 1000
+        expires = await self.table.now() + retention * 1000
         values: items.Item = {
             ":state": items.number(state),
             ":expires_ms": items.number(expires),
@@ -214,46 +193,44 @@ class DynamodbStore:
             change += ", #result = :result"
             values[":result"] = {"S": result}
         try:
-            await self._update(key, owner, change, items.OURS, values)
+            await self.table.update(key, owner, change, values)
         except ConditionFailedError as refused:
             return items.is_held(refused.item, owner, state)
         return True
 
     async def release(self, key: bytes, owner: bytes, /) -> bool:
         """See ``Store.release``."""
-        values: items.Item = {":none": {"B": b""}, ":lease_ms": items.number(await self._now())}
+        now = await self.table.now()
+        values: items.Item = {":none": {"B": b""}, ":lease_ms": items.number(now)}
         try:
-            await self._update(
-                key, owner, "SET #owner = :none, #lease_ms = :lease_ms", items.OURS, values
-            )
+            await self.table.update(key, owner, "SET #owner = :none, #lease_ms = :lease_ms", values)
         except ConditionFailedError:
             return False
         return True
 
     async def get(self, key: bytes, /) -> Record | None:
         """See ``Store.get``."""
-        item = (await self._get(key)).get("Item")
-        return None if item is None else items.record_of(item, await self._now(), self._skew)
+        item = await self.table.get(key)
+        return None if item is None else items.record_of(item, await self.table.now(), self._skew)
 
     async def list(
         self, limit: int, /, *, state: State | None = None, worker: str | None = None
     ) -> Sequence[Record]:
         """See ``Store.list``. It reads the whole table, and reading is charged."""
         newest = Newest(limit, state, worker)
-        async for item, _ in self._scan():
-            newest.add(items.record_of(item, await self._now(), self._skew))
+        async for item, _ in self.table.scan():
+            newest.add(items.record_of(item, await self.table.now(), self._skew))
         return newest.result()
 
     async def forget(self, key: bytes, /) -> bool:
         """See ``Store.forget``."""
-        answer = await self.call("delete_item", Key={"key": {"B": key}}, ReturnValues="ALL_OLD")
-        return "Attributes" in answer
+        return await self.table.delete(key)
 
     async def prune(self, limit: int, /) -> int:
         """See ``Store.prune``. The service does it by itself, for nothing, within some days."""
         pruned = 0
         batch: list[items.Item] = []
-        async for item, after in self._scan(start=self._prune_from):
+        async for item, after in self.table.scan(start=self._prune_from):
             batch.append(item)
             if len(batch) >= min(_DELETES_AT_ONCE, limit - pruned):
                 pruned += await self._delete_expired(batch)
@@ -265,132 +242,18 @@ class DynamodbStore:
         return pruned + await self._delete_expired(batch)
 
     async def _delete_expired(self, batch: Sequence[items.Item]) -> int:
-        now = await self._now()
-        done = await asyncio.gather(*(self._delete_if_expired(item, now) for item in batch))
-        return sum(done)
-
-    async def _delete_if_expired(self, item: items.Item, now: float) -> bool:
-        if not items.is_expired(item, now, self._skew):
-            return False
-        try:
-            await self.call(
-                "delete_item",
-                Key={"key": item["key"]},
-                ConditionExpression=items.SAME,
-                ExpressionAttributeNames=items.named(items.SAME),
-                ExpressionAttributeValues=items.same_values(item),
-            )
-        except ConditionFailedError:
-            return False
-        return True
+        now = await self.table.now()
+        expired = [item for item in batch if items.is_expired(item, now, self._skew)]
+        return sum(await asyncio.gather(*map(self.table.delete_same, expired)))
 
     def schema(self) -> Sequence[str]:
         """See ``Store.schema``: the requests, as the AWS command line takes them."""
-        return (
-            items.command_line("create-table", items.table_definition(self._table)),
-            items.command_line("update-time-to-live", items.ttl_definition(self._table)),
-            items.command_line(
-                "put-item", {"TableName": self._table, "Item": items.version_item()}
-            ),
-        )
+        return self.table.schema()
 
     async def init(self) -> None:
         """See ``Store.init``."""
-        try:
-            await self.call("create_table", **items.table_definition(self._table))
-        except StoreError as exc:
-            if "ResourceInUseException" not in str(exc):
-                raise
-        await self._made()
-        ttl = (await self.call("describe_time_to_live"))["TimeToLiveDescription"]
-        if ttl.get("TimeToLiveStatus") not in ("ENABLED", "ENABLING"):
-            await self.call("update_time_to_live", **items.ttl_definition(self._table))
-        with suppress(ConditionFailedError):
-            await self._put(items.version_item(), "attribute_not_exists(#key)", None)
-
-    async def _made(self) -> None:
-        """Wait for a new table, which at first is not there and then is being made."""
-        for _ in range(_PATIENCE):
-            with suppress(LastingError):
-                if (await self.call("describe_table"))["Table"]["TableStatus"] != "CREATING":
-                    return
-            await self._clock.sleep(1.0)
-        msg = f"the table of {self.name} is not there after {_PATIENCE} seconds"
-        raise StoreUnavailableError(msg)
+        await self.table.make()
 
     async def aclose(self) -> None:
         """See ``Store.aclose``."""
-        connection = self._connections.pop()
-        if connection is not None:
-            await connection.aclose()
-
-    # -- requests -------------------------------------------------------------------------
-
-    async def _now(self) -> float:
-        """Milliseconds since 1970."""
-        if self._time is not None:
-            return self._time() * 1000
-        now = self._service.now()
-        if now is None:
-            await self._get(items.VERSION_KEY)
-            now = self._service.now()
-        if now is None:
-            msg = f"the answers of {self.name} have no Date: give DynamodbStore(time=…)"
-            raise StoreError(msg)
-        return now * 1000
-
-    async def call(self, operation: str, **arguments: Any) -> dict[str, Any]:
-        """What the service answers to ``operation`` on the table.
-
-        Raises:
-            ConditionFailedError: the condition of a write was not met.
-            StoreError: it failed; the client's own error is its cause.
-        """
-        arguments.setdefault("TableName", self._table)
-        return await self._connections.get().call(operation, arguments)
-
-    async def _get(self, key: bytes) -> dict[str, Any]:
-        return await self.call("get_item", Key={"key": {"B": key}}, ConsistentRead=True)
-
-    async def _put(self, item: items.Item, condition: str, values: items.Item | None) -> None:
-        arguments = {} if values is None else {"ExpressionAttributeValues": values}
-        await self.call(
-            "put_item",
-            Item=item,
-            ConditionExpression=condition,
-            ExpressionAttributeNames=items.named(condition),
-            ReturnValuesOnConditionCheckFailure="ALL_OLD",
-            **arguments,
-        )
-
-    async def _update(
-        self, key: bytes, owner: bytes, change: str, condition: str, values: items.Item
-    ) -> None:
-        await self.call(
-            "update_item",
-            Key={"key": {"B": key}},
-            UpdateExpression=change,
-            ConditionExpression=condition,
-            ExpressionAttributeNames=items.named(change, condition),
-            ExpressionAttributeValues={**values, **items.IN_PROGRESS, ":owner": {"B": owner}},
-            ReturnValuesOnConditionCheckFailure="ALL_OLD",
-        )
-
-    async def _scan(
-        self, *, start: items.Item | None = None
-    ) -> AsyncGenerator[tuple[items.Item, items.Item]]:
-        """Every record after ``start``, each with what continues behind it."""
-        while True:
-            more: dict[str, Any] = {} if start is None else {"ExclusiveStartKey": start}
-            page = await self.call("scan", ConsistentRead=True, **more)
-            for item in page.get("Items", []):
-                if len(items.key_of(item)) == items.KEY_BYTES:
-                    yield item, {"key": item["key"]}
-            start = page.get("LastEvaluatedKey")
-            if not start:
-                return
-
-    def _warn(self, what: str) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            _log.warning("%s %s", self.name, what)
+        await self.table.aclose()

@@ -21,7 +21,7 @@ from brokerwq.durations import Seconds, positive_seconds
 from brokerwq.errors import AdapterMissingError, ConfigError, StoreError, StoreUnavailableError
 from brokerwq.idempotency.record import Answer, Busy, Claim, Claimed, Record, State, refusal
 from brokerwq.idempotency.stores import _redis_scripts as scripts
-from brokerwq.idempotency.stores._lasting import LastingError
+from brokerwq.idempotency.stores._lasting import LastingError, no_outage
 from brokerwq.idempotency.stores._newest import Newest
 from brokerwq.idempotency.stores._per_loop import PerLoop
 
@@ -117,10 +117,8 @@ class RedisStore:
 
     async def check(self) -> None:
         """See ``Store.check``; also that the server evicts nothing, and is no replica."""
-        try:
+        with no_outage():
             await self._check()
-        except LastingError as exc:
-            raise StoreError(str(exc)) from exc
 
     async def _check(self) -> None:
         info = await self._call("info")

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 from brokerwq.clock import SYSTEM_CLOCK, Clock
 from brokerwq.durations import Seconds, positive_seconds
-from brokerwq.errors import ConfigError, StoreError, StoreUnavailableError
+from brokerwq.errors import ConfigError, StoreUnavailableError
 from brokerwq.idempotency.record import Answer, Busy, Claim, Claimed, Record, State
 from brokerwq.idempotency.store import (
     Outgoing,
@@ -30,7 +30,7 @@ from brokerwq.idempotency.store import (
     TransactionAbortedError,
 )
 from brokerwq.idempotency.stores import _sqlite_rows as rows
-from brokerwq.idempotency.stores._lasting import LastingError
+from brokerwq.idempotency.stores._lasting import no_outage
 from brokerwq.idempotency.stores._sqlite_desk import GUARD, Desk
 from brokerwq.idempotency.stores._sqlite_file import BusyFileError, File, Writer
 
@@ -85,10 +85,8 @@ class SqliteStore:
 
     async def check(self) -> None:
         """See ``Store.check``."""
-        try:
+        with no_outage():
             await self._writer.call(lambda db, moment: rows.find(db, moment, b""))
-        except LastingError as exc:
-            raise StoreError(str(exc)) from exc
 
     async def claim(self, claim: Claim, /) -> Answer:
         """See ``Store.claim``."""
