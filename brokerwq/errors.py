@@ -24,6 +24,10 @@ class AdapterMissingError(ConfigError):
     """No adapter serves the scheme, or the adapter's client library is not installed."""
 
 
+class BrokerMissingError(ConfigError):
+    """The broker is a file that is not there, and whoever asks is not to make it."""
+
+
 class PayloadError(BrokerwqError, ValueError):
     """A payload cannot be turned into a body; nothing was sent."""
 

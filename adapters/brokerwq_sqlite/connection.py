@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from urllib.parse import quote
 
 from brokerwq.clock import Clock
-from brokerwq.errors import ConfigError, ConnectionLostError, ProtocolError
+from brokerwq.errors import BrokerMissingError, ConfigError, ConnectionLostError, ProtocolError
 from brokerwq_sqlite import schema
 from brokerwq_sqlite.errors import code_of, reason, translate
 from brokerwq_sqlite.schema import LEASED, READY
@@ -37,7 +37,8 @@ class Connection:
     """An open database that is known to be ours and of our version.
 
     Raises:
-        ConfigError: the file is missing and may not be made, or is a folder.
+        BrokerMissingError: the file is missing and may not be made.
+        ConfigError: it is a folder.
         ConnectionLostError: it is missing although it was there before.
         DriverError: as ``errors.translate`` says.
     """
@@ -112,8 +113,11 @@ class Connection:
             msg = f"{self.path} is gone"
             raise ConnectionLostError(msg)
         if not self._settings.create:
-            msg = f"{self.path} does not exist, and is not made for a look or with create=false"
-            raise ConfigError(msg)
+            msg = (
+                f"{self.path} does not exist: the first enqueue or run makes it, or brokerwq "
+                "queues declare; a look does not, nor does anything with create=false"
+            )
+            raise BrokerMissingError(msg)
         if not Path(self.path).parent.is_dir():
             msg = f"{self.path} cannot be made: {reason(self.path)}"
             raise ConfigError(msg)

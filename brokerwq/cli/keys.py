@@ -50,7 +50,7 @@ def _key_options(command: F) -> F:
 @click.option("--dry-run", is_flag=True, help="Print the statements, and change nothing.")
 def init(*, store_url: str | None, app_spec: str | None, dry_run: bool) -> None:
     """Make what the records live in, if it is missing: tables, or a mark."""
-    store, _ = _open(store_url, app_spec)
+    store, _ = _open(store_url, app_spec, create=True)
     if dry_run:
         from brokerwq.idempotency import TransactionalStore
 
@@ -205,14 +205,18 @@ def prune(
     say(f"{count:,} expired records {'would be' if dry_run else 'are'} removed")
 
 
-def _open(store_url: str | None, app_spec: str | None) -> tuple[Store, App | None]:
+def _open(
+    store_url: str | None, app_spec: str | None, *, create: bool = False
+) -> tuple[Store, App | None]:
     from brokerwq.cli.target import default_spec, load_app
-    from brokerwq.idempotency import open_store
+    from brokerwq.idempotency import SqliteStore, open_store
 
     app = load_app(app_spec) if app_spec or (store_url is None and default_spec()) else None
     if store_url is not None:
-        return open_store(store_url), app
+        return open_store(store_url, create=create), app
     if app is not None and app.store is not None:
+        if isinstance(app.store, SqliteStore):  # makes itself when it is used, but not for a look
+            return open_store(app.store.name, create=create), app
         return app.store, app
     msg = "no store is named: give --store URL, or --app with an app that has one"
     raise ConfigError(msg)

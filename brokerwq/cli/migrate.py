@@ -41,8 +41,8 @@ class Route:
     app_spec: str | None
 
     @asynccontextmanager
-    async def opened(self) -> AsyncGenerator[Migration]:
-        """The migration, connected to both sides."""
+    async def opened(self, *, creates: bool = False) -> AsyncGenerator[Migration]:
+        """The migration, connected to both sides; a look makes no file."""
         from brokerwq.cli.target import load_app
         from brokerwq.migrate import Migration
 
@@ -54,6 +54,7 @@ class Route:
             ledger=self.ledger,
             specs=specs,
             connect_timeout=CONNECT_TIMEOUT,
+            creates=creates,
         ) as migration:
             yield migration
 
@@ -251,7 +252,7 @@ def _move(
         return
 
     async def move(bar: Progress) -> MoveReport:
-        async with route.opened() as migration:
+        async with route.opened(creates=True) as migration:
             return await migration.run(
                 back=back,
                 declare=not no_declare,

@@ -15,7 +15,13 @@ from brokerwq.cli.loop import run_async
 from brokerwq.cli.output import shown
 from brokerwq.cli.values import duration
 from brokerwq.driver.registry import redacted
-from brokerwq.errors import BrokerwqError, ConfigError, QueueNotFoundError, UnsupportedError
+from brokerwq.errors import (
+    BrokerMissingError,
+    BrokerwqError,
+    ConfigError,
+    QueueNotFoundError,
+    UnsupportedError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -145,12 +151,23 @@ async def _declare_all(
     for spec in specs:
         check_spec(spec)
     differences: list[Difference] = []
-    async with opened(url, creates=True) as driver:
+    try:
+        async with opened(url, creates=not dry_run) as driver:
+            for spec in specs:
+                if dead_letters_only:
+                    differences += await _declare_dead_letter(driver, spec, dry_run=dry_run)
+                else:
+                    differences += await _declare(driver, spec, dry_run=dry_run)
+    except BrokerMissingError:
+        if not dry_run:  # by create=false in the URL
+            raise
+        say(f"{redacted(url)} is not there; it would be made")
         for spec in specs:
+            name, dead = shown(spec.name), shown(spec.dead_letter_queue)
             if dead_letters_only:
-                differences += await _declare_dead_letter(driver, spec, dry_run=dry_run)
+                click.echo(f"{dead}: would be created")
             else:
-                differences += await _declare(driver, spec, dry_run=dry_run)
+                click.echo(f"{name}: would be created, with {dead}")
     return differences
 
 

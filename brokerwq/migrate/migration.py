@@ -65,6 +65,7 @@ class Migration:
         specs: How queues shall be at the target, where the defaults are not meant.
         clock: Time; for tests.
         connect_timeout: Seconds for which connecting is tried again.
+        creates: Whether a side that is only a file is made if it is not there.
 
     Raises:
         ConfigError: a URL or a name is wrong.
@@ -80,7 +81,9 @@ class Migration:
         specs: Sequence[QueueSpec] = (),
         clock: Clock = SYSTEM_CLOCK,
         connect_timeout: float = CONNECT_TIMEOUT,
+        creates: bool = True,
     ) -> None:
+        self._creates = creates
         self._urls = source, target
         self._queues = dict(queues or {})
         self._specs = tuple(specs)
@@ -284,7 +287,12 @@ class Migration:
         return source, target, self.pairs, "forth"
 
     async def _open(self, url: str, side: str) -> Side:
-        connection = connect(url, connect_timeout=self._connect_timeout, clock=self._clock)
+        connection = connect(
+            url,
+            connect_timeout=self._connect_timeout,
+            clock=self._clock,
+            creates=self._creates,
+        )
         try:
             broker = await self._connections.enter_async_context(connection)
         except DriverError as error:

@@ -263,7 +263,18 @@ def test_purging_empties_the_queue(cli: Cli, stock: Stock) -> None:
 
 
 @pytest.mark.parametrize(
-    "verb", [("queues", "ls"), ("queues", "show", "q"), ("dlq", "ls", "q"), ("doctor", "q")]
+    "verb",
+    [
+        ("queues", "ls"),
+        ("queues", "show", "q"),
+        ("queues", "peek", "q"),
+        ("queues", "purge", "q", "--dry-run"),
+        ("dlq", "ls", "q"),
+        ("dlq", "groups", "q"),
+        ("dlq", "export", "q"),
+        ("dlq", "redrive", "q", "--all", "--dry-run"),
+        ("doctor", "q"),
+    ],
 )
 def test_a_look_at_a_file_that_is_not_there_makes_none(
     cli: Cli, tmp_path: Path, verb: tuple[str, ...]
@@ -275,3 +286,33 @@ def test_a_look_at_a_file_that_is_not_there_makes_none(
     assert answer.code == 2
     assert f"{mistyped} does not exist" in answer.err
     assert not mistyped.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [((), "q: would be created, with q-dead"), (("--dead-letters-only",), "q-dead: would be")],
+)
+def test_a_dry_run_of_declaring_makes_no_file_and_says_that_there_is_none(
+    cli: Cli, tmp_path: Path, options: tuple[str, ...], told: str
+) -> None:
+    url = f"sqlite:///{tmp_path}/new.db"
+
+    answer = cli("queues", "declare", "q", "--url", url, "--dry-run", *options)
+
+    assert answer.code == 0
+    assert "new.db is not there; it would be made" in answer.err
+    assert told in answer.out
+    assert not list(tmp_path.iterdir())
+    assert cli("queues", "declare", "q", "--url", f"{url}?create=false").code == 2
+
+
+@pytest.mark.parametrize("verb", ["plan", "run", "rollback", "status", "verify", "finish"])
+def test_a_look_at_a_migration_makes_no_file(cli: Cli, tmp_path: Path, verb: str) -> None:
+    sides = [f"sqlite:///{tmp_path}/{side}.db" for side in ("old", "new")]
+    dry = ["--dry-run"] if verb in ("run", "rollback", "finish") else []
+
+    answer = cli("migrate", verb, *sides, *dry)
+
+    assert answer.code == 2
+    assert "old.db does not exist" in answer.err
+    assert not list(tmp_path.iterdir())

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -179,3 +180,27 @@ def test_a_store_that_cannot_be_opened_exits_with_3(desk: Desk, tmp_path: Path) 
     answer = desk.run("ls", "--store", f"sqlite:///{tmp_path / 'nowhere' / 'keys.db'}")
 
     assert answer.code == 3
+
+
+@pytest.mark.parametrize(
+    "verb", [("ls",), ("show", key(1)), ("forget", key(1), "--dry-run"), ("prune", "--dry-run")]
+)
+@pytest.mark.parametrize("named_by", ["url", "app"])
+def test_a_look_at_a_store_that_is_not_there_makes_none(
+    desk: Desk,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    verb: tuple[str, ...],
+    named_by: str,
+) -> None:
+    missing = tmp_path / "missing.db"
+    monkeypatch.chdir(tmp_path)
+    module = f"looker_{uuid.uuid4().hex}"
+    (tmp_path / f"{module}.py").write_text(PROGRAM.format(path=missing))
+    named = {"url": ("--store", f"sqlite:///{missing}"), "app": ("--app", f"{module}:app")}
+
+    answer = desk.run(*verb, *named[named_by])
+
+    assert answer.code == 3
+    assert "missing.db does not exist" in answer.err
+    assert not missing.exists()
