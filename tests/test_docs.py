@@ -29,7 +29,7 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [*DOCUMENTS, ROOT / "CONTRIBUTING.md", *(ROOT / "examples").rglob("*.md")]
 
 _FENCE = re.compile(
-    r"(?:^<!-- not run: (?P<reason>.+) -->\n)?"
+    r"(?:^<!-- not run: (?P<reason>[^\n]+) -->\n)?"
     r"^(?P<indent> *)```(?P<language>\w+)[^\n]*\n(?P<text>.*?)^ *```$",
     re.MULTILINE | re.DOTALL,
 )
@@ -129,6 +129,12 @@ def check_console(block: Block, folder: Path) -> None:
             assert re.search(f"^{pattern}$", done.stdout, re.MULTILINE), (
                 f"line {block.line}: {command}: no {line!r} in\n{done.stdout}"
             )
+
+
+def test_every_block_is_found() -> None:
+    for document in DOCUMENTS:
+        fences = re.findall(r"^ *```", document.read_text(encoding="utf-8"), re.MULTILINE)
+        assert len(fences) == 2 * len(list(blocks_of(document))), titled(document)
 
 
 def test_every_named_file_is_python() -> None:

@@ -186,7 +186,9 @@ class Passage:
         while not running.done():
             await self.clock.settle()
             when = self.clock.next_at
-            quiet = self._watched((), LONG_PATIENCE)
+            # What is left without a job is the runner's own, such as an ack to be repeated.
+            is_busy = self.watch.running or self.app.store is not None
+            quiet = self._watched((), LONG_PATIENCE if is_busy else _LAST_MOMENT)
             if not await self.clock.stirs(quiet, running, self._sign) and when is not None:
                 self.clock.advance(max(0.0, when - self.clock.now()))
 

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from brokerwq import App, DeadLetter, Job, RetryPolicy, Snooze
-from brokerwq.errors import ConfigError, PayloadError
+from brokerwq.errors import ConfigError, ConnectionLostError, PayloadError
 from brokerwq.testing import TestApp
+from brokerwq.testing.faults import Faults, FaultyDriver, LoseAnswer
+from brokerwq.testing.watch import LONG_PATIENCE
 
 
 @dataclass
@@ -237,3 +239,15 @@ async def test_what_nobody_will_run_is_left_alone(shop: Shop) -> None:
 
         assert (report.done, tested.clock.now()) == (0, 1600.0)
         assert (await tested.drain(include_delayed=True)).dead == {"unknown-type": 1}
+
+
+async def test_an_ack_that_is_repeated_keeps_no_test_from_ending(shop: Shop) -> None:
+    faults = Faults(seed=7)
+    faults.add("ack", LoseAnswer(ConnectionLostError("cut")))
+    started = time.monotonic()
+
+    async with TestApp(shop.app, driver=lambda driver: FaultyDriver(driver, faults)) as tested:
+        await shop.mail.enqueue(to="ann")
+        await tested.drain()
+
+    assert time.monotonic() - started < LONG_PATIENCE
