@@ -217,7 +217,8 @@ async def postgres_lab(
 @asynccontextmanager
 async def on_redis(folder: Path) -> AsyncGenerator[Lab]:
     """The effect is a row in SQLite; the append-only file is flushed every second."""
-    from brokerwq.idempotency.stores.redis import RedisStore, redis_asyncio
+    from brokerwq.idempotency.stores._redis_client import redis_asyncio
+    from brokerwq.idempotency.stores.redis import RedisStore
 
     with redis() as server:
         store = RedisStore(server.url)

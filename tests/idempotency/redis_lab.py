@@ -34,7 +34,8 @@ def redis_url() -> str:
 @asynccontextmanager
 async def redis_bench() -> AsyncGenerator[StoreBench]:
     """A store in a namespace of its own, reached through a proxy."""
-    from brokerwq.idempotency.stores.redis import RedisStore, redis_asyncio
+    from brokerwq.idempotency.stores._redis_client import redis_asyncio
+    from brokerwq.idempotency.stores.redis import RedisStore
 
     url = await asyncio.to_thread(redis_url)
     parts = urlsplit(url)

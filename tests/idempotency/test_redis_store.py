@@ -27,7 +27,8 @@ from tests.idempotency.redis_lab import redis_bench, redis_url
 
 pytest.importorskip("redis")
 
-from brokerwq.idempotency.stores.redis import RedisStore, redis_asyncio
+from brokerwq.idempotency.stores._redis_client import redis_asyncio
+from brokerwq.idempotency.stores.redis import RedisStore
 
 
 class TestRedisStore(StoreConformanceSuite):

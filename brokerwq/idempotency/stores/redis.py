@@ -12,48 +12,30 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import AsyncGenerator, Callable, Sequence
-from importlib import import_module
-from typing import Any, Final, TypeAlias
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Final
 
 from brokerwq.durations import Seconds, positive_seconds
-from brokerwq.errors import AdapterMissingError, ConfigError, StoreError, StoreUnavailableError
+from brokerwq.errors import ConfigError, StoreError, StoreUnavailableError
 from brokerwq.idempotency.record import Answer, Busy, Claim, Claimed, Record, State, refusal
 from brokerwq.idempotency.stores import _redis_scripts as scripts
 from brokerwq.idempotency.stores._lasting import LastingError, no_outage
 from brokerwq.idempotency.stores._newest import Newest
 from brokerwq.idempotency.stores._per_loop import PerLoop
-
-try:
-    # Its types differ from version to version; what comes out of it is checked where it is used.
-    redis: Any = import_module("redis")
-    redis_asyncio: Any = import_module("redis.asyncio")
-    backoff: Any = import_module("redis.backoff")
-    retry: Any = import_module("redis.asyncio.retry")
-except ModuleNotFoundError as exc:
-    _MISSING = "RedisStore needs redis-py: pip install 'brokerwq[redis]'"
-    raise AdapterMissingError(_MISSING) from exc
-
-MakeClient: TypeAlias = Callable[[], Any]
-"""Makes a client of ``redis.asyncio``."""
+from brokerwq.idempotency.stores._redis_client import (
+    Client,
+    MakeClient,
+    client_maker,
+    namespace_of,
+    one_more_try,
+    translated,
+)
 
 _NAMESPACE: Final = re.compile(r"[A-Za-z0-9_.:{}-]{1,64}")
 _LEAST_VERSION: Final = 5
 _SCAN_AT_ONCE: Final = 1000
 _RETRY_SECONDS: Final = 0.5
 _log: Final = logging.getLogger("brokerwq.store")
-
-# Answers that another try may not get: the server is full, electing, loading, or cannot save.
-_PASSING_WORDS: Final = (
-    *("OOM", "MISCONF", "READONLY", "LOADING", "BUSY", "NOREPLICAS"),
-    *("MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN"),
-)
-# redis-py has classes for some of them, more in newer versions, and cuts the first word off.
-_PASSING_CLASSES: Final = (
-    *("OutOfMemoryError", "ReadOnlyError", "BusyLoadingError"),
-    *("MasterDownError", "ClusterDownError", "TryAgainError"),
-)
 
 
 class RedisStore:
@@ -84,26 +66,26 @@ class RedisStore:
     ) -> None:
         timeout = positive_seconds(command_timeout, "command_timeout")
         if isinstance(source, str):
-            source, namespace = _namespace_of(source, namespace)
+            source, namespace = namespace_of(source, namespace)
         if not _NAMESPACE.fullmatch(namespace):
             msg = f"namespace {namespace!r:.100} must be 1 to 64 letters, digits and _.:{{}}-"
             raise ConfigError(msg)
         self._connections = connections
         self._start = f"{namespace}:".encode()
         self._schema = f"{namespace}:schema"
-        self._options = {
+        options = {
             "max_connections": connections,
             "timeout": timeout,
             "socket_timeout": timeout,
             "socket_connect_timeout": timeout,
             "protocol": 2,
             # Every command may be repeated: a claim and an end name their owner.
-            "retry": retry.Retry(backoff.ExponentialBackoff(_RETRY_SECONDS, 0.05), 1),
+            "retry": one_more_try(_RETRY_SECONDS),
             "redis_connect_func": self._connected,
         }
         self._is_known = False
-        self._name, make = self._maker(source)
-        self._clients = PerLoop(lambda: _Client(make()))
+        self._name, make = client_maker(source, options)
+        self._clients = PerLoop(lambda: Client(make()))
         self._has_warned = False
 
     def __repr__(self) -> str:
@@ -208,7 +190,7 @@ class RedisStore:
 
     async def _all(self) -> AsyncGenerator[Record]:
         some: list[bytes] = []
-        with _translated(self.name):
+        with translated(self.name):
             names = self._clients.get().native.scan_iter(
                 match=self._start + b"*", count=_SCAN_AT_ONCE, _type="hash"
             )
@@ -255,41 +237,6 @@ class RedisStore:
 
     # -- the client -----------------------------------------------------------------------
 
-    def _maker(self, source: Any) -> tuple[str, MakeClient]:
-        """The name of what ``source`` means, and what makes a client of it."""
-        pools: Any = redis_asyncio.BlockingConnectionPool
-        if isinstance(source, str):
-            parts = urlsplit(source)
-
-            def make_pool() -> Any:
-                return pools.from_url(source, **self._options)
-
-            _refuse_unknown(make_pool, source)
-            host = f"{parts.hostname or 'localhost'}:{parts.port or 6379}"
-            name = f"{parts.scheme}://{host}{parts.path}"
-        elif hasattr(source, "connection_pool"):
-            given = source.connection_pool
-            # But for what binds a connection to the pool that it is of.
-            settings = {
-                name: value
-                for name, value in given.connection_kwargs.items()
-                if not name.startswith(("maint", "orig_", "event_dispatcher"))
-            }
-            keywords = {**settings, **self._options, "decode_responses": False}
-
-            def make_pool() -> Any:
-                return pools(connection_class=given.connection_class, **keywords)
-
-            _refuse_unknown(make_pool, "the client")
-            host = f"{keywords.get('host', 'localhost')}:{keywords.get('port', 6379)}"
-            name = f"redis://{keywords.get('path') or host}/{keywords.get('db') or 0}"
-        elif callable(source):
-            return "redis, by a client of your own", source
-        else:
-            msg = f"RedisStore takes a URL, a client or a function, not {type(source).__name__}"
-            raise ConfigError(msg)
-        return name, lambda: redis_asyncio.Redis.from_pool(make_pool())
-
     async def _connected(self, connection: Any) -> None:
         """Look for our mark on each new connection.
 
@@ -311,73 +258,11 @@ class RedisStore:
         Raises:
             StoreError: it failed; the client's own error is its cause.
         """
-        with _translated(self.name, key):
+        with translated(self.name, key):
             run = self._clients.get().script(script)
             return await run(keys=[self._start + key.hex().encode()], args=values)
 
     async def _call(self, command: str, *values: Any, **options: Any) -> Any:
-        with _translated(self.name):
+        with translated(self.name):
             native = self._clients.get().native
             return await getattr(native, command)(*values, **options)
-
-
-class _Client:
-    """A client, and the scripts it knows by their digests."""
-
-    def __init__(self, native: Any) -> None:
-        if native.get_encoder().decode_responses:
-            msg = "RedisStore needs a client with decode_responses=False: records hold bytes"
-            raise ConfigError(msg)
-        self.native = native
-        self._scripts: dict[str, Any] = {}
-
-    def script(self, text: str) -> Any:
-        found = self._scripts.get(text)
-        if found is None:
-            found = self._scripts[text] = self.native.register_script(text)
-        return found
-
-
-class _translated(contextlib.AbstractContextManager[None]):  # noqa: N801 -- read as a word
-    """Native errors become ours."""
-
-    def __init__(self, name: str, key: bytes | None = None) -> None:
-        self._name = name
-        self._key = key
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if not isinstance(error, redis.RedisError | OSError | asyncio.TimeoutError):
-            return
-        text = f"store {self._name}: {type(error).__name__}: {error!s:.500}"
-        if isinstance(error, redis.ResponseError) and not _is_passing(error):
-            if self._key is not None and str(error).startswith("WRONGTYPE"):
-                raise scripts.damaged(self._key, error) from error
-            raise LastingError(text) from error
-        if isinstance(error, redis.DataError | TypeError):
-            raise StoreError(text) from error
-        raise StoreUnavailableError(text) from error
-
-
-def _is_passing(error: Any) -> bool:
-    return type(error).__name__ in _PASSING_CLASSES or str(error).startswith(_PASSING_WORDS)
-
-
-def _namespace_of(url: str, namespace: str) -> tuple[str, str]:
-    """``url`` without the namespace in its query, and the namespace."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("redis", "rediss"):
-        msg = "the URL of RedisStore must begin with redis:// or rediss://"
-        raise ConfigError(msg)
-    options = parse_qsl(parts.query, keep_blank_values=True)
-    names = [value for name, value in options if name == "namespace"]
-    query = urlencode([option for option in options if option[0] != "namespace"])
-    return urlunsplit(parts._replace(query=query)), names[-1] if names else namespace
-
-
-def _refuse_unknown(make_pool: MakeClient, source: str) -> None:
-    """Find out now what redis-py would say at the first command."""
-    try:
-        make_pool().make_connection()
-    except (TypeError, ValueError, AttributeError, redis.RedisError) as exc:
-        msg = f"redis-py cannot use {source.partition('?')[2] or 'the client'}: {exc!s:.200}"
-        raise ConfigError(msg) from exc
