@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from brokerwq.driver import QueueSpec
 from brokerwq.driver.doctor import Finding
@@ -15,6 +16,18 @@ from brokerwq_rabbitmq.settings import RabbitSettings
 _OLDEST = (3, 10)
 _LIMIT = "x-delivery-limit"
 _WAY = "x-dead-letter-exchange"
+_CAVEATS = (
+    (
+        "attempts are a lower bound: a lost delivery is counted in a copy, sent before it "
+        "runs; without permission to publish it is not counted, and nothing stops what kills "
+        "its runner"
+    ),
+    (
+        "the broker's own delivery limit is not known; RabbitMQ 4 gives up after 21 deliveries "
+        "where none is set, and drops the message where there is no dead-letter exchange"
+    ),
+)
+"""What is not guaranteed on any queue that belongs to somebody else."""
 _UNCOMPARED = "its arguments cannot be compared without permission to configure it"
 
 
@@ -22,12 +35,26 @@ async def examine(
     spec: QueueSpec, control: Control, *, settings: RabbitSettings, version: tuple[int, int]
 ) -> list[Finding]:
     """Look at the server and at every queue of ``spec``."""
-    findings = [_server(version), _lease(spec, settings, version)]
+    findings = [_server(version), _timeout(settings, version), *_lease(spec, settings)]
     if spec.declare == "never":
         return findings + await _adopted(spec, control)
+    levels: list[Finding] = []
     for plan in topology.plan(spec):
-        findings += await _queue(plan, control, fix=declare_command(spec))
-    return findings
+        is_level = plan.name not in (spec.name, spec.dead_letter_queue)
+        found = levels if is_level else findings
+        found += await _queue(plan, control, fix=declare_command(spec))
+    return findings + _as_one(levels, f"queues {spec.name}.delay.*")
+
+
+def _as_one(findings: Sequence[Finding], subject: str) -> list[Finding]:
+    """What is found of many queues alike, said once."""
+    alike: dict[Finding, list[Finding]] = {}
+    for finding in findings:
+        alike.setdefault(replace(finding, subject=subject), []).append(finding)
+    return [
+        each[0] if len(each) == 1 else replace(told, subject=f"{subject} ({len(each)})")
+        for told, each in alike.items()
+    ]
 
 
 async def _adopted(spec: QueueSpec, control: Control) -> list[Finding]:
@@ -41,11 +68,10 @@ async def _adopted(spec: QueueSpec, control: Control) -> list[Finding]:
         return [Finding(subject=subject, level="error", text=str(exc), fix=_grant(spec.name))]
     findings = await _dead_letters(spec, control)
     has_levels = await control.exists(topology.level_name(spec.name, topology.LEVELS[-1]))
-    texts = [f"adopted: {text}" for text in caveats(spec, has_levels=has_levels)]
-    return findings + [
-        Finding(subject=subject, level="warning", text=text)
-        for text in [*await _theirs(spec, control), *texts]
-    ]
+    own = [f"adopted: {text}" for text in _own_caveats(spec, has_levels=has_levels)]
+    told = [(subject, text) for text in [*await _theirs(spec, control), *own]]
+    told += [("adopted queues", text) for text in _CAVEATS]
+    return findings + [Finding(subject=each, level="warning", text=text) for each, text in told]
 
 
 async def _dead_letters(spec: QueueSpec, control: Control) -> list[Finding]:
@@ -84,17 +110,11 @@ async def _theirs(spec: QueueSpec, control: Control) -> list[str]:
 
 def caveats(spec: QueueSpec, *, has_levels: bool) -> list[str]:
     """What is not guaranteed on a queue that belongs to somebody else, and is not declared."""
-    found = [
-        (
-            "attempts are a lower bound: a lost delivery is counted in a copy, sent before it "
-            "runs; without permission to publish it is not counted, and nothing stops what kills "
-            "its runner"
-        ),
-        (
-            "the broker's own delivery limit is not known; RabbitMQ 4 gives up after 21 deliveries "
-            "where none is set, and drops the message where there is no dead-letter exchange"
-        ),
-    ]
+    return [*_CAVEATS, *_own_caveats(spec, has_levels=has_levels)]
+
+
+def _own_caveats(spec: QueueSpec, *, has_levels: bool) -> list[str]:
+    found: list[str] = []
     if not has_levels:
         found.append(
             "a delay holds its message unacked: it takes a place of the prefetch, and comes early "
@@ -130,7 +150,15 @@ def _server(version: tuple[int, int]) -> Finding:
     return Finding(subject="server", level="ok", text=text)
 
 
-def _lease(spec: QueueSpec, settings: RabbitSettings, version: tuple[int, int]) -> Finding:
+def _lease(spec: QueueSpec, settings: RabbitSettings) -> list[Finding]:
+    if spec.lease is None or spec.lease <= settings.max_lease:
+        return []
+    text = f"its lease of {spec.lease:g} s is longer than the consumer timeout allows"
+    fix = "a shorter lease; or raise consumer_timeout at the broker and in the URL"
+    return [Finding(subject=f"queue {spec.name}", level="error", text=text, fix=fix)]
+
+
+def _timeout(settings: RabbitSettings, version: tuple[int, int]) -> Finding:
     timeout = settings.consumer_timeout
     if version >= (4, 3):
         return Finding(
@@ -140,7 +168,7 @@ def _lease(spec: QueueSpec, settings: RabbitSettings, version: tuple[int, int]) 
         )
     return Finding(
         subject="consumer timeout",
-        level="ok" if spec.lease is None or spec.lease <= settings.max_lease else "error",
+        level="ok",
         text=(
             f"{timeout:g} s is assumed, for it cannot be asked for; leases up to "
             f"{settings.max_lease:g} s"

@@ -111,7 +111,9 @@ async def _examine(target: Target, specs: Sequence[QueueSpec]) -> _Report:
             if any(finding.level == "error" for finding in found):
                 codes.add(await _code(driver, spec))
         code = max(codes, default=ExitCode.DONE)
-        return _Report(target.url, driver.capabilities, findings, code)
+        # What is true of the broker as a whole comes with each of its queues.
+        once = list(dict.fromkeys(findings))
+        return _Report(target.url, driver.capabilities, once, code)
 
 
 async def _code(driver: Driver, spec: QueueSpec) -> ExitCode:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shlex
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 from brokerwq_rabbitmq import topology
 from pamqp.commands import Basic
 
+from brokerwq.cli import main
+from brokerwq.cli.failure import ExitCode
 from brokerwq.driver import Certainty, Mark, QueueSpec
 from brokerwq.driver.doctor import Doctor
 from brokerwq.errors import (
@@ -333,6 +336,53 @@ async def test_the_doctor_finds_what_is_weak_and_how_to_mend_it(lab: Lab) -> Non
     assert found[0].level == "warning"
     assert "3 deliveries" in found[0].text
     assert "set_policy" in found[0].fix
+
+
+async def test_the_doctor_says_what_is_true_of_the_broker_once(
+    lab: Lab, capfd: pytest.CaptureFixture[str]
+) -> None:
+    first, second, missing = lab.spec(), lab.spec(), lab.spec()
+    async with opened(lab.url) as driver:
+        await driver.declare(first)
+        await driver.declare(second)
+    names = [spec.name for spec in (first, second, missing)]
+
+    code = await asyncio.to_thread(main, ("doctor", *names, "--url", lab.url, "--json"))
+
+    assert code == ExitCode.DIFFERS  # one is missing
+    findings = json.loads(capfd.readouterr().out)["findings"]
+    assert [each["subject"] for each in findings] == [
+        "server",
+        "consumer timeout",
+        *(
+            subject.format(name)
+            for name in names
+            for subject in ("queue {}-dead", "queue {}", "queues {}.delay.* (9)")
+        ),
+    ]
+
+
+async def test_the_doctor_says_what_holds_of_all_queues_of_others_once(lab: Lab) -> None:
+    specs = [QueueSpec(name=lab.name(), declare="never", on_dead="hold") for _ in range(2)]
+    async with opened(lab.url) as driver:
+        for spec in specs:
+            await make(lab, spec.name)
+        first, second = [await driver.examine(spec) for spec in specs]
+
+    assert {each.subject for each in {*first} & {*second}} == {
+        "server",
+        "consumer timeout",
+        "adopted queues",
+    }
+
+
+async def test_the_doctor_names_a_lease_that_the_broker_would_cut_off(lab: Lab) -> None:
+    async with opened(lab.url) as driver:
+        too_long = lab.spec(lease=driver.capabilities.max_lease + 1)
+        found = await driver.examine(too_long)
+
+    (lease,) = [each for each in found if "its lease" in each.text]
+    assert (lease.level, lease.subject) == ("error", f"queue {too_long.name}")
 
 
 async def test_the_doctor_asks_of_a_queue_of_others_what_a_run_asks_of_it(lab: Lab) -> None:
