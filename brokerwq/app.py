@@ -351,7 +351,7 @@ class App:
 
     async def send_in(self, tx: Any, queue: str, message: Message, delay: float, /) -> None:
         """Write one message of a worker into an outbox; see ``workers.plan.Sender``."""
-        from brokerwq.idempotency.foreign import put_out  # noqa: PLC0415  -- as in __init__
+        from brokerwq.idempotency.borrowed import put_out  # noqa: PLC0415  -- as in __init__
 
         clock = None if self.store is None else self.clock
         await put_out(tx, queue, message, delay, clock, instrumentation=self.telemetry)

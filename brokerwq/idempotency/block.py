@@ -10,7 +10,7 @@ from typing import Any
 from brokerwq.clock import SYSTEM_CLOCK, Clock
 from brokerwq.durations import Seconds, positive_seconds
 from brokerwq.errors import BrokerwqError
-from brokerwq.idempotency.foreign import Foreign, foreign
+from brokerwq.idempotency.borrowed import Borrowed, borrow
 from brokerwq.idempotency.keys import digest_of, payload_digest
 from brokerwq.idempotency.record import Answer, Busy, Claim, Claimed, Completed
 from brokerwq.idempotency.results import result_text
@@ -38,7 +38,7 @@ class Processed:
         result: What was kept of it then, as JSON; None for nothing.
     """
 
-    def __init__(self, connection: Foreign, key: bytes, *, done: Completed | None) -> None:
+    def __init__(self, connection: Borrowed, key: bytes, *, done: Completed | None) -> None:
         self.duplicate = done is not None
         self.result = None if done is None else done.result
         self._connection = connection
@@ -96,7 +96,7 @@ async def processed(
         lease=1.0,
         retention=positive_seconds(retention, "retention"),
     )
-    connection = foreign(tx, clock)
+    connection = borrow(tx, clock)
     if connection.in_transaction:
         done = _done(await connection.mark(claim))
         yield Processed(connection, claim.key, done=done)
@@ -113,7 +113,7 @@ async def processed(
         raise
 
 
-async def _check_sound(connection: Foreign, claim: Claim) -> None:
+async def _check_sound(connection: Borrowed, claim: Claim) -> None:
     soundness = await connection.examine(claim)
     if soundness != "sound":
         msg = f"the transaction was {soundness} before the block had ended"

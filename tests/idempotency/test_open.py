@@ -89,7 +89,7 @@ def test_a_missing_library_names_the_extra(module: str, extra: str) -> None:
 
 def test_the_libraries_are_imported_only_where_they_are_needed() -> None:
     code = (
-        "import sys, brokerwq.idempotency, brokerwq.idempotency.foreign\n"
+        "import sys, brokerwq.idempotency, brokerwq.idempotency.borrowed\n"
         "print({'asyncpg', 'psycopg', 'sqlalchemy', 'redis', 'aiobotocore'} & set(sys.modules))"
     )
 

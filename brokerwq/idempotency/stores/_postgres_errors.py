@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias
 from brokerwq.errors import StoreError, StoreUnavailableError
 from brokerwq.idempotency.stores._lasting import LastingError
 
-Kind: TypeAlias = Literal["conflict", "locked", "tables", "spoilt", "passing", "refused", "foreign"]
+Kind: TypeAlias = Literal["conflict", "locked", "tables", "spoilt", "passing", "refused", "other"]
 """The transaction was given up for another one; a lock was not to be had in time; our tables are
 missing; an earlier error has spoilt the transaction; trying again later may help; the server said
 no; it is no error of the database."""
@@ -61,7 +61,7 @@ def kind_of(error: BaseException, lost: tuple[type[BaseException], ...] = ()) ->
     if state is None:
         is_lost = any(isinstance(each, (OSError, *lost)) for each in _chain(error))
         is_late = isinstance(error, asyncio.TimeoutError)
-        return "passing" if is_lost or is_late else "foreign"
+        return "passing" if is_lost or is_late else "other"
     if state in _KINDS:
         return _KINDS[state]
     return "passing" if state[:2] in _PASSING_CLASSES else "refused"
@@ -91,7 +91,7 @@ class Translated(contextlib.AbstractContextManager[None]):
         if error is None or isinstance(error, StoreError) or not isinstance(error, Exception):
             return
         kind = kind_of(error, self._lost)
-        if kind == "foreign":
+        if kind == "other":
             return
         text = f"store {self._name}: {type(error).__name__}: {error}"
         if kind in ("passing", "conflict"):

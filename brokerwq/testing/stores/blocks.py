@@ -11,7 +11,7 @@ from brokerwq.idempotency.block import (
     PayloadMismatchError,
     processed,
 )
-from brokerwq.idempotency.foreign import put_out
+from brokerwq.idempotency.borrowed import put_out
 from brokerwq.idempotency.keys import digest_of
 from brokerwq.idempotency.store import TransactionAbortedError
 from brokerwq.message import Message

@@ -1,4 +1,4 @@
-"""Somebody else's connection to PostgreSQL. See ``brokerwq.idempotency.foreign.Foreign``."""
+"""Somebody else's connection to PostgreSQL. See ``brokerwq.idempotency.borrowed.Borrowed``."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from brokerwq.idempotency.stores._postgres_link import Link, Rows
 from brokerwq.idempotency.stores._postgres_transaction import commit_error, soundness_of
 
 
-class ForeignPostgres:
-    """See ``Foreign``."""
+class BorrowedPostgres:
+    """See ``Borrowed``."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -24,16 +24,16 @@ class ForeignPostgres:
 
     @property
     def in_transaction(self) -> bool:
-        """See ``Foreign``."""
+        """See ``Borrowed``."""
         return self._link.in_transaction
 
     @property
     def begins_by_itself(self) -> bool:
-        """See ``Foreign``."""
+        """See ``Borrowed``."""
         return self._link.begins_by_itself
 
     async def begin(self) -> None:
-        """See ``Foreign``."""
+        """See ``Borrowed``."""
         await self._link.begin("")
 
     async def _fetch(self, statement: str, *values: Any) -> Rows:
@@ -46,7 +46,7 @@ class ForeignPostgres:
             raise
 
     async def mark(self, claim: Claim, /) -> Answer:
-        """See ``Foreign``."""
+        """See ``Borrowed``."""
         rows = await self._fetch(pg.MARK, *pg.claim_values(claim, State.COMPLETED))
         if rows:
             self._xid = rows[0][3]
@@ -56,15 +56,15 @@ class ForeignPostgres:
         return answer or Busy(remaining=0.5)
 
     async def put_out(self, outgoing: Outgoing, /) -> None:
-        """See ``Foreign``."""
+        """See ``Borrowed``."""
         await self._fetch(pg.PUT_OUT, *pg.outgoing_values(outgoing))
 
     async def keep_result(self, key: bytes, result: str, /) -> None:
-        """See ``Foreign``."""
+        """See ``Borrowed``."""
         await self._fetch(pg.KEEP_RESULT, UUID(bytes=key), result)
 
     async def examine(self, claim: Claim, /) -> Soundness:
-        """See ``Foreign``."""
+        """See ``Borrowed``."""
         soundness = await soundness_of(self._link, self._xid)
         if soundness is not None:
             return soundness
@@ -74,13 +74,13 @@ class ForeignPostgres:
         return "escaped" if marked else "aborted"
 
     async def commit(self) -> None:
-        """See ``Foreign``."""
+        """See ``Borrowed``."""
         try:
             await self._link.commit()
         except Exception as exc:
             raise commit_error(exc) from exc
 
     async def rollback(self) -> None:
-        """See ``Foreign``."""
+        """See ``Borrowed``."""
         with suppress(Exception):  # the first error is the one to tell
             await self._link.rollback()

@@ -14,7 +14,7 @@ from brokerwq.idempotency.store import Outgoing, Soundness
 from brokerwq.message import Message
 
 
-class Foreign(Protocol):
+class Borrowed(Protocol):
     """A connection that somebody else has opened, with or without a transaction on it."""
 
     @property
@@ -56,16 +56,16 @@ class Foreign(Protocol):
         ...
 
 
-def foreign(tx: Any, clock: Clock) -> Foreign:
-    """``tx`` as a ``Foreign``.
+def borrow(tx: Any, clock: Clock) -> Borrowed:
+    """``tx`` as a ``Borrowed``.
 
     Raises:
         ConfigError: it is of no kind that is known.
     """
     if isinstance(tx, sqlite3.Connection):
-        from brokerwq.idempotency.stores._sqlite_foreign import ForeignSqlite
+        from brokerwq.idempotency.stores._sqlite_borrowed import BorrowedSqlite
 
-        return ForeignSqlite(tx, clock)
+        return BorrowedSqlite(tx, clock)
     opened = _opened_by(tx)
     if opened is None:
         found = f"{type(tx).__module__}.{type(tx).__name__}"
@@ -77,10 +77,10 @@ def foreign(tx: Any, clock: Clock) -> Foreign:
     return opened
 
 
-def _opened_by(tx: Any) -> Foreign | None:
+def _opened_by(tx: Any) -> Borrowed | None:
     """``tx``, by the library that one of its classes comes from: none is imported for it."""
     # ruff: noqa: PLC0415 -- each is an extra
-    from brokerwq.idempotency.stores._postgres_foreign import ForeignPostgres
+    from brokerwq.idempotency.stores._postgres_borrowed import BorrowedPostgres
 
     kind: type[Any] = tx.__class__
     for base in kind.__mro__:
@@ -88,15 +88,15 @@ def _opened_by(tx: Any) -> Foreign | None:
         if library == "asyncpg":
             from brokerwq.idempotency.stores.asyncpg import AsyncpgLink
 
-            return ForeignPostgres(AsyncpgLink(tx))
+            return BorrowedPostgres(AsyncpgLink(tx))
         if library == "psycopg" and base.__name__ == "AsyncConnection":
             from brokerwq.idempotency.stores.psycopg import PsycopgLink
 
-            return ForeignPostgres(PsycopgLink(tx))
+            return BorrowedPostgres(PsycopgLink(tx))
         if library == "sqlalchemy" and base.__name__ in ("AsyncConnection", "AsyncSession"):
             from brokerwq.idempotency.stores.sqlalchemy import link_of
 
-            return ForeignPostgres(link_of(tx))
+            return BorrowedPostgres(link_of(tx))
     return None
 
 
@@ -126,7 +126,7 @@ async def put_out(
     if clock is None:
         msg = "tx needs App(store=…): its outbox is where the message goes"
         raise ConfigError(msg)
-    connection = foreign(tx, clock)
+    connection = borrow(tx, clock)
     if not (connection.in_transaction or connection.begins_by_itself):
         msg = "no transaction is open on tx: the message would be sent whatever comes after"
         raise ConfigError(msg)

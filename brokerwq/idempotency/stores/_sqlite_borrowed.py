@@ -1,4 +1,4 @@
-"""Somebody else's ``sqlite3.Connection``. See ``brokerwq.idempotency.foreign.Foreign``."""
+"""Somebody else's ``sqlite3.Connection``. See ``brokerwq.idempotency.borrowed.Borrowed``."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from brokerwq.idempotency.stores._sqlite_rows import Moment
 _GUARD = "brokerwq_block"
 
 
-class ForeignSqlite:
-    """See ``Foreign``."""
+class BorrowedSqlite:
+    """See ``Borrowed``."""
 
     def __init__(self, db: sqlite3.Connection, clock: Clock) -> None:
         self._db = db
@@ -23,36 +23,36 @@ class ForeignSqlite:
 
     @property
     def in_transaction(self) -> bool:
-        """See ``Foreign``."""
+        """See ``Borrowed``."""
         return self._db.in_transaction
 
     @property
     def begins_by_itself(self) -> bool:
-        """See ``Foreign``."""
+        """See ``Borrowed``."""
         return False
 
     async def begin(self) -> None:
-        """See ``Foreign``."""
+        """See ``Borrowed``."""
         # A transaction that reads before it writes would fail at once, whatever the timeout.
         self._db.execute("BEGIN IMMEDIATE")
         self._db.execute(f"SAVEPOINT {_GUARD}")
 
     async def mark(self, claim: Claim, /) -> Answer:
-        """See ``Foreign``."""
+        """See ``Borrowed``."""
         self._check()
         return rows.claim(self._db, self._moment(), claim, State.COMPLETED)
 
     async def put_out(self, outgoing: Outgoing, /) -> None:
-        """See ``Foreign``."""
+        """See ``Borrowed``."""
         self._check()
         rows.put_out(self._db, self._moment(), [outgoing])
 
     async def keep_result(self, key: bytes, result: str, /) -> None:
-        """See ``Foreign``."""
+        """See ``Borrowed``."""
         rows.keep_result(self._db, key, result)
 
     async def examine(self, claim: Claim, /) -> Soundness:
-        """See ``Foreign``."""
+        """See ``Borrowed``."""
         try:
             self._db.execute(f"RELEASE {_GUARD}")
         except sqlite3.OperationalError:
@@ -62,7 +62,7 @@ class ForeignSqlite:
         return "sound"
 
     async def commit(self) -> None:
-        """See ``Foreign``."""
+        """See ``Borrowed``."""
         try:
             self._db.execute("COMMIT")
         except sqlite3.IntegrityError as exc:
@@ -70,7 +70,7 @@ class ForeignSqlite:
             raise TransactionAbortedError(msg) from exc
 
     async def rollback(self) -> None:
-        """See ``Foreign``."""
+        """See ``Borrowed``."""
         if self._db.in_transaction:
             self._db.execute("ROLLBACK")
 
