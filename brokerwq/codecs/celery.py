@@ -103,6 +103,9 @@ def _by_envelope(message: Message) -> _Task:
     if not body.lstrip().startswith(b"{"):
         body = coding.unbase64(body, "a body without Celery's headers, which kombu would pack,")
     envelope = strict.parse_object(body, "kombu's envelope")
+    if _TASK in envelope:
+        msg = "it is a task of Celery's message protocol 1; set task_protocol = 2 at its producer"
+        raise EnvelopeError(msg)
     headers = _mapping(envelope, "headers")
     properties = _mapping(envelope, "properties")
     if not headers.get(_TASK):

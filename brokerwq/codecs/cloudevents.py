@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Final, cast
 
 from brokerwq.codecs import coding, strict
-from brokerwq.codecs.call import compact
 from brokerwq.codecs.plain import is_json
 from brokerwq.errors import EnvelopeError
 from brokerwq.foreign import Reading, is_unicode
@@ -81,17 +80,20 @@ def _structured(body: bytes) -> Reading:
             raise EnvelopeError(msg)
         data = coding.unbase64(packed.encode(), "data_base64")
     elif "data" in event:
-        data = _data(event["data"], content_type)
+        data = _text(event["data"], content_type)
+        if data is None:
+            data = strict.member_of(body, "data")  # not written anew, which would round numbers
     return _reading(attributes, data, content_type=content_type)
 
 
-def _data(value: object, content_type: str) -> bytes:
-    if isinstance(value, str) and content_type and not is_json(content_type):
-        if not is_unicode(value):
-            msg = "data holds a lone surrogate"
-            raise EnvelopeError(msg)
-        return value.encode()
-    return compact(value)
+def _text(data: object, content_type: str) -> bytes | None:
+    """``data`` if it is a text that is no JSON."""
+    if not isinstance(data, str) or not content_type or is_json(content_type):
+        return None
+    if not is_unicode(data):
+        msg = "data holds a lone surrogate"
+        raise EnvelopeError(msg)
+    return data.encode()
 
 
 def _reading(

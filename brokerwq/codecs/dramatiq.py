@@ -14,7 +14,10 @@ from brokerwq.foreign import Arguments, Expired, Reading
 from brokerwq.message import Message
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_WORKFLOW: Final = ("pipe_target", "group_completion_callbacks", "on_success", "on_failure")
+_WORKFLOW: Final = (
+    *("pipe_target", "group_completion_callbacks"),
+    *("on_success", "on_failure", "on_retry_exhausted"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,8 @@ def _not_before(options: Mapping[str, object]) -> datetime | None:
 
 def _expires(created: datetime | None, options: Mapping[str, object]) -> datetime | None:
     max_age = options.get("max_age")
-    if created is None or not isinstance(max_age, int | float) or isinstance(max_age, bool):
+    # Of 0 Dramatiq itself makes no limit.
+    if created is None or not max_age or not isinstance(max_age, int | float):
         return None
     try:
         return created + timedelta(milliseconds=max_age)

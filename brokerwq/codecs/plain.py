@@ -10,6 +10,8 @@ What JSON means here, stricter than most parsers, because nothing is ever guesse
 - ``NaN`` and ``Infinity`` are no JSON: refused in both directions, however deeply nested. So
   are, in sending, a lone surrogate and a ``SecretStr``, of which pydantic would write a mask.
 - An object that names a key twice is refused: two parsers could read two different messages.
+- A number that is too large for a binary float is refused, and where the payload's type has a
+  ``Decimal`` one with more digits than a float keeps, for pydantic reads either as one.
 - Types are read by pydantic's JSON mode. It is lax where JSON lacks a type (a date is a
   string) and also reads ``"5"`` as the integer 5; a model that wants none of that says
   ``ConfigDict(strict=True)``. A model's fields are written by their names, unless its
@@ -21,9 +23,9 @@ What JSON means here, stricter than most parsers, because nothing is ever guesse
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from brokerwq.codecs import strict
 from brokerwq.codecs.base import (
@@ -108,6 +110,7 @@ class JsonBound:
 
     __slots__ = (
         "_class",
+        "_is_exact",
         "_kind",
         "_read",
         "_to_json",
@@ -122,6 +125,7 @@ class JsonBound:
         self._validation_error = ValidationError
         self._kind = kind
         self._class: type | None = kind if _has_instances(kind) else None
+        self._is_exact = _has_decimals(adapter.core_schema)
         self._to_json = adapter.serializer.to_json
         self._to_python = adapter.serializer.to_python
         self._read = adapter.validator.validate_json
@@ -184,7 +188,7 @@ class JsonBound:
         try:
             text = body.decode()
             payload = self._read(text, by_alias=True, by_name=True)
-            strict.check(text)
+            strict.check(text, exactly=self._is_exact)
         except UnicodeDecodeError as exc:
             msg = f"the body is not UTF-8 (byte {exc.start} of {len(body)})"
         except self._validation_error as exc:
@@ -218,6 +222,20 @@ class JsonBound:
         raise EnvelopeError(msg[:MAX_ERROR_CHARS])
 
 
+def _has_decimals(schema: object) -> bool:
+    """Whether a payload of pydantic's ``schema`` may hold a ``Decimal``."""
+    match schema:
+        case {"type": "decimal"}:
+            return True
+        case dict():
+            entries = cast("dict[str, object]", schema)
+            return any(_has_decimals(part) for name, part in entries.items() if name != "metadata")
+        case list() | tuple():
+            return any(map(_has_decimals, cast("Sequence[object]", schema)))
+        case _:
+            return False
+
+
 def _has_instances(kind: Any) -> bool:
     """Whether ``isinstance`` says all that there is to say about a payload's type."""
     from pydantic import BaseModel  # noqa: PLC0415
@@ -240,7 +258,10 @@ _WORDS: Final[Mapping[str, str]] = {
     "extra_forbidden": "no such field",
     "none_required": "must be null",
     **dict.fromkeys(("string_type", "string_sub_type"), "must be text"),
-    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
+    **dict.fromkeys(
+        ("int_type", "int_parsing", "int_parsing_size", "int_from_float"), "must be a whole number"
+    ),
+    "finite_number": "must be a finite number",
     **dict.fromkeys(("float_type", "float_parsing"), "must be a number"),
     **dict.fromkeys(("decimal_type", "decimal_parsing"), "must be a number"),
     **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),

@@ -21,7 +21,8 @@ class SnsCodec:
     """Unwraps SNS's envelope, one level of it.
 
     Only a body with ``Type`` Notification, ``TopicArn`` and ``Message`` is one. Every other
-    body is taken as it is: that is what raw delivery brings.
+    body is taken as it is: that is what raw delivery brings. What SNS itself has to say, of a
+    subscription, is refused.
     """
 
     def read(self, message: Message, /) -> Reading:
@@ -59,6 +60,9 @@ def _envelope(body: bytes) -> tuple[str, dict[str, object]] | None:
                 raise EnvelopeError(msg)
             kept = cast("dict[str, object]", rest)
             return text, {"Type": found["Type"], "TopicArn": found["TopicArn"], **kept}
+        case {"Type": str(kind), "TopicArn": str(), "Token": str(), "SubscribeURL": str()}:
+            msg = f"it is SNS's own {kind!r:.50}, which is answered by opening its SubscribeURL"
+            raise EnvelopeError(msg)
         case _:
             return None
 

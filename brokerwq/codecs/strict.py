@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from decimal import Decimal
 from typing import Any, Final, cast
 
 from brokerwq.errors import EnvelopeError
@@ -33,17 +35,42 @@ def _no_constants(name: str) -> None:
     raise NotStrictError(msg)
 
 
-_checker = json.JSONDecoder(object_pairs_hook=_check_pairs, parse_constant=_no_constants)
-_reader = json.JSONDecoder(object_pairs_hook=_distinct, parse_constant=_no_constants)
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        msg = "a number is too large"
+        raise NotStrictError(msg)
+    return number
 
 
-def check(text: str) -> None:
+def _exact(text: str) -> None:
+    if Decimal(repr(_finite(text))) != Decimal(text):
+        msg = "a number has more digits than are read of it; have it sent as text"
+        raise NotStrictError(msg)
+
+
+_checker = json.JSONDecoder(
+    object_pairs_hook=_check_pairs, parse_constant=_no_constants, parse_float=_finite
+)
+_exact_checker = json.JSONDecoder(
+    object_pairs_hook=_check_pairs, parse_constant=_no_constants, parse_float=_exact
+)
+_reader = json.JSONDecoder(
+    object_pairs_hook=_distinct, parse_constant=_no_constants, parse_float=_finite
+)
+
+
+def check(text: str, *, exactly: bool = False) -> None:
     """Refuse what a reader of JSON could take for two different things.
+
+    Args:
+        text: JSON.
+        exactly: Refuse also numbers that a binary float does not hold, and would round.
 
     Raises:
         NotStrictError: it is such, or no JSON at all.
     """
-    _checker.raw_decode(text.lstrip(_WHITE))
+    (_exact_checker if exactly else _checker).raw_decode(text.lstrip(_WHITE))
 
 
 def parse(body: bytes, what: str) -> Any:
@@ -86,3 +113,27 @@ def parse_object(body: bytes, what: str) -> dict[str, object]:
         msg = f"{what} is not a JSON object"
         raise EnvelopeError(msg)
     return cast("dict[str, object]", found)
+
+
+def member_of(body: bytes, name: str) -> bytes:
+    """The JSON of the member ``name`` as it stands in the object ``body``.
+
+    Args:
+        body: What ``parse_object`` has read.
+        name: One of its members.
+    """
+    text = body.decode()
+    at = text.index("{") + 1
+    while True:
+        found, at = _reader.raw_decode(text, _past_white(text, at))
+        begin = _past_white(text, _past_white(text, at) + 1)
+        _, end = _reader.raw_decode(text, begin)
+        if found == name:
+            return text[begin:end].encode()
+        at = _past_white(text, end) + 1
+
+
+def _past_white(text: str, at: int) -> int:
+    while text[at] in _WHITE:
+        at += 1
+    return at

@@ -106,6 +106,29 @@ async def test_each_type_has_its_worker_and_data_may_be_missing_or_no_json(place
     assert await reasons(app, "q") == ["decode"]
 
 
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        ("12345678901234567.89", b"12345678901234567.89"),
+        ('{ "a" : [1.10, "\\u00e9"] }', b'{ "a" : [1.10, "\\u00e9"] }'),
+        ("null", b"null"),
+        ('""', b'""'),
+    ],
+)
+def test_data_that_is_json_stays_as_it_was_written(data: str, found: bytes) -> None:
+    # After what might be taken for it, and with white space everywhere.
+    event = f' {{ "x" : "data" , "y":{{"data":1}} ,\n"data"\t: {data}\n, {json.dumps(CORE)[1:]}'
+    reading = CloudEventsCodec().read(Message(id="", body=event.encode()))
+
+    assert reading.body == found
+
+
+def test_a_text_of_another_kind_is_the_data_itself() -> None:
+    for text in ("<a/>", ""):
+        event = structured(data=text, datacontenttype="text/xml")
+        assert CloudEventsCodec().read(event).body == text.encode()
+
+
 def test_an_id_counts_within_its_source_alone() -> None:
     ids = {
         CloudEventsCodec().read(structured(source=source, id=id_, data=1)).id

@@ -113,7 +113,8 @@ async def test_several_workers_share_a_queue_and_each_gets_its_tasks(place: Plac
             "only JSON is read",
         ),
         (Message(id="", body=b"hello there"), "not base64"),
-        (Message(id="", body=b'{"task": "t", "id": "1"}'), "has no headers"),
+        (Message(id="", body=b'{"task": "t", "id": "1"}'), "message protocol 1"),
+        (Message(id="", body=b'{"id": "1"}'), "has no headers"),
         (Message(id="", body=b'{"headers": {}, "properties": {}}'), "protocol 2"),
         (enveloped(task("t", 1, 2), body_encoding="rot13"), "body encoding 'rot13'"),
     ],
@@ -312,6 +313,19 @@ async def test_what_has_expired_is_not_run(
     assert (report.discarded, await reasons(app, "q")) == (0 if dead else 1, dead)
 
 
+async def test_a_dramatiq_message_of_age_limit_0_has_none(place: Place) -> None:
+    app = place.app()
+    seen: list[int] = []
+
+    @app.worker("q", codec="dramatiq", foreign=True, name="t")
+    async def work(*, n: int) -> None:
+        seen.append(n)
+
+    await run(place, app, dramatiq_message("t", 1, options={"max_age": 0}))
+
+    assert seen == [1]
+
+
 async def test_a_workflow_can_be_dropped_in_so_many_words(place: Place) -> None:
     app = place.app()
     seen: list[int] = []
@@ -448,6 +462,7 @@ async def test_a_dramatiq_message_runs_the_worker_of_its_actor(place: Place) -> 
     ("message", "why"),
     [
         (dramatiq_message("t", 1, options={"pipe_target": {"x": 1}}), "has pipe_target"),
+        (dramatiq_message("t", 1, options={"on_retry_exhausted": "u"}), "has on_retry_exhausted"),
         (dramatiq_message("t", 1, message_timestamp="now"), "message_timestamp is no number"),
         (dramatiq_message("t", 1, message_timestamp=10**30), "beyond the calendar"),
         (dramatiq_message("t", 1, kwargs=[]), "no kwargs"),
@@ -551,6 +566,23 @@ async def test_an_sns_message_is_validated(place: Place) -> None:
 
     assert [str(order.total) for order in seen] == ["19.90"]
     assert await reasons(app, "q") == ["decode", "decode"]
+
+
+async def test_what_sns_itself_says_of_a_subscription_is_no_payload(place: Place) -> None:
+    app = place.app()
+
+    @app.worker("q", codec="sns", foreign=True)
+    async def work(event: dict[str, Any]) -> None:
+        raise AssertionError(event)
+
+    said = {"Type": "SubscriptionConfirmation", "Token": "t", "SubscribeURL": "https://a.example"}
+    await run(place, app, sns_envelope("You have chosen to subscribe", **said))
+
+    (letter,) = await dead_letters(app, "q")
+    assert letter.dead is not None
+    assert letter.dead.reason == "decode"
+    assert "'SubscriptionConfirmation'" in letter.dead.error
+    assert b"https://a.example" in letter.body
 
 
 async def test_two_subscriptions_of_one_topic_are_one_work_to_a_store(

@@ -293,6 +293,7 @@ def test_every_poison_body_is_an_envelope_error(body: bytes) -> None:
         (b'\xef\xbb\xbf{"a":1}', "the body starts with a byte order mark"),
         (b'{"a":1,"a":2}', "an object names the same key twice"),
         (b'{"a":1,"b":NaN}', "NaN is not JSON"),
+        (b'{"a":1,"b":-1e400}', "a number is too large"),
         (b"{}", "a: missing"),
         (b"null", "the whole: must be an object"),
         (b"{", "Invalid JSON: EOF while parsing an object at line 1 column 1"),
@@ -303,6 +304,29 @@ def test_the_error_says_what_is_wrong(body: bytes, text: str) -> None:
         JSON.bind(Numbered).decode(body, "")
 
     assert str(caught.value) == text
+
+
+class Price(BaseModel):
+    amount: Decimal
+    rate: float = 0.0
+
+
+@pytest.mark.parametrize("kind", [Price, dict[str, Decimal], dict[str, Decimal | None]])
+@pytest.mark.parametrize("number", ["12345678901234567.89", "1.000000000000000001", "1e-400"])
+def test_a_decimal_is_never_rounded(kind: Any, number: str) -> None:
+    bound = JSON.bind(kind)
+
+    with pytest.raises(EnvelopeError, match="more digits than are read of it; have it sent as"):
+        bound.decode(f'{{"amount":{number}}}'.encode(), "")
+
+    for exact in (f'"{number}"', "19.90", "1e2", "123456789012345678901234567890"):
+        payload: Any = bound.decode(f'{{"amount":{exact}}}'.encode(), "")
+        found = payload.amount if kind is Price else payload["amount"]
+        assert found == Decimal(exact.strip('"'))
+
+
+def test_a_float_may_have_as_many_digits_as_its_sender_likes() -> None:
+    assert JSON.bind(list[float]).decode(b"[0.10000000000000001]", "") == [0.1]
 
 
 def test_a_misspelt_field_is_named_beside_the_missing_one() -> None:
