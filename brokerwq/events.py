@@ -116,13 +116,17 @@ class LeaseLost(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLettered(Event):
-    """A message was moved to the dead-letter queue."""
+    """A message was moved to the dead-letter queue.
+
+    ``error`` says why where no exception does, which ``JobEnded`` has.
+    """
 
     queue: str
     type: str
     id: str
     reason: str
     attempts: int
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

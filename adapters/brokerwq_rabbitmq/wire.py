@@ -27,6 +27,7 @@ from brokerwq.driver.rules.rabbitmq import (
     utf8,
 )
 from brokerwq.errors import DriverError
+from brokerwq.foreign import is_unicode
 from brokerwq.message import DeadLetterNote, Message, new_message_id
 from brokerwq_rabbitmq.frames import Arrival
 from brokerwq_rabbitmq.table import (
@@ -102,7 +103,13 @@ def read(arrival: Arrival) -> Read:
     kept: Mapping[str, object] = {}
     if is_foreign:
         kept = _foreign_state(native, headers)
-        headers.update({name: text for name, text in kept.items() if isinstance(text, str)})
+        headers.update(
+            {
+                name: text
+                for name, text in kept.items()
+                if isinstance(text, str) and name.startswith(envelope.RESERVED_PREFIX)
+            }
+        )
     else:
         _unpack(headers)
     for name, place in AS_PROPERTY.items():
@@ -111,7 +118,7 @@ def read(arrival: Arrival) -> Read:
             and place in native.values
             and (name != envelope.TYPE or not is_foreign)
         ):
-            headers[name] = native.text(place)
+            headers[name] = native.values[place].decode("utf-8", "backslashreplace")
     message, unread = envelope.decode(headers, arrival.body)
     if is_foreign:
         message = replace(message, raw=_raw(native, arrival, kept))
@@ -129,7 +136,7 @@ def _text_headers(native: Properties) -> dict[str, str]:
     headers: dict[str, str] = {}
     for name, value in native.headers.items():
         text = text_of(value)
-        if text is not None and not is_brokers(name):
+        if text is not None and is_unicode(name) and not is_brokers(name):
             headers[name] = text
     return headers
 
@@ -183,7 +190,8 @@ def _raw(native: Properties, arrival: Arrival, kept: Mapping[str, object]) -> Na
         if data is None:
             continue
         if kind == SHORT:
-            found[name] = native.text(name)
+            text = native.text(name)
+            found[name] = text if is_unicode(text) else data
         elif kind == OCTET:
             found[name] = data[0]
         elif kind == TIME:

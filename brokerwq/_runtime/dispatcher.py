@@ -244,6 +244,7 @@ class Dispatcher:
                         id=message.id,
                         reason=note.reason,
                         attempts=note.attempts,
+                        error="" if note.error_type else note.error,
                     )
                 )
 

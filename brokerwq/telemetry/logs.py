@@ -217,7 +217,7 @@ def _fields(event: Event) -> dict[str, Any]:
 
 
 def _joined(values: tuple[object, ...]) -> str:
-    return presentable(", ".join(str(value) for value in values[:_MAX_ITEMS]))
+    return ", ".join(presentable(str(value)) for value in values[:_MAX_ITEMS])
 
 
 def _counts(stats: QueueStats) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import pytest
 from brokerwq_rabbitmq.table import Properties, decode_properties, encode_text
 from pamqp.commands import Basic
 
+from brokerwq.dead_letters.export import line_of
 from brokerwq.driver import Delivery, Mark
 from brokerwq.message import DeadLetterNote, Message
 from tests.adapters.rabbit import RELEASES, Lab, claim, opened, server_or_skip, some
@@ -56,6 +57,7 @@ EVERY_TYPE: dict[str, bytes] = {
     "void": b"V",
     "table": b"F" + struct.pack(">I", 4) + b"\x01at\x01",
     "array": b"A" + struct.pack(">I", 6) + b"VI\x00\x00\x00\x1e",
+    "no name \udcff": encode_text("a name that is no UTF-8"),
 }
 
 
@@ -86,6 +88,27 @@ async def test_every_native_header_is_readable_and_harms_nobody(lab: Lab) -> Non
     assert theirs.message.body == b"body"
     assert not theirs.defect
     assert ours.raw == {}
+
+
+async def test_a_property_that_is_no_text_is_bytes_and_an_id_of_bytes_stays_one_id(
+    lab: Lab,
+) -> None:
+    binary = bytes(range(128, 144))
+    async with opened(lab.url) as driver:
+        spec = lab.spec()
+        await driver.declare(spec)
+        theirs = Wire(foreign(message_id=binary, correlation_id=binary))
+        await lab.publish(spec.name, b"body", theirs)
+        consumer = await driver.consume(spec.name, lease=60, prefetch=1)
+        [first] = await claim(consumer)
+        await consumer.dead_letter([first], [NOTE])
+        reader = await driver.consume(spec.dead_letter_queue, lease=60, prefetch=1)
+        [dead] = await claim(reader)
+
+    assert first.raw["message_id"] == first.raw["correlation_id"] == binary
+    assert first.message.id == dead.message.id == str(binary)[2:-1]
+    assert line_of(dead.message).encode()
+    assert dead.raw["message_id"] == binary
 
 
 @pytest.mark.parametrize("way", ["release", "put_back", "dead_letter", "send"])
@@ -132,6 +155,7 @@ async def test_a_copy_of_a_foreign_message_keeps_every_byte_of_its_headers(
     assert again.raw["expiration"] == "3600000"
     assert again.raw["user_id"] == "guest"
     assert again.message.created_at == datetime.fromtimestamp(1790000000, UTC)
+    assert again.message.headers == first.message.headers
     assert again.message.body == b"body"
     assert again.receives == 1
 

@@ -137,6 +137,8 @@ async def test_a_task_that_cannot_be_run_is_dead_at_once_and_says_why(
     assert letter.dead is not None
     assert (letter.dead.reason, letter.dead.attempts) == ("decode", 1)
     assert re.search(why, letter.dead.error), letter.dead.error
+    (dead,) = place.events.of(DeadLettered)
+    assert dead.error == letter.dead.error  # so that the log says it too
 
 
 async def test_a_dead_letter_is_called_what_the_log_calls_it(place: Place) -> None:

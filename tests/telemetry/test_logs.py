@@ -205,6 +205,13 @@ def test_a_level_that_is_off_costs_no_record(
     assert journal.records == []
 
 
+def test_each_of_several_texts_is_told_whole(log: EventLog, journal: Journal) -> None:
+    caveats = ("a" * 150, "b" * 150, "last")
+    log(events.QueueAdopted(queue="orders", caveats=caveats))
+
+    assert fields(journal.records[0])["caveats"] == ", ".join(caveats)
+
+
 def test_values_are_cut_and_hold_no_credentials(log: EventLog, journal: Journal) -> None:
     log(UNREACHABLE)
     log(
