@@ -241,3 +241,8 @@ def to_text(data: bytes) -> str:
 def to_bytes(text: str) -> bytes:
     """The inverse of ``to_text``."""
     return text.encode("utf-8", "surrogateescape")
+
+
+def is_utf8(text: str) -> bool:
+    """Whether what ``to_text`` made ``text`` of was UTF-8."""
+    return text.isascii() or not any("\udc80" <= letter <= "\udcff" for letter in text)

@@ -27,7 +27,6 @@ from brokerwq.driver.rules.rabbitmq import (
     utf8,
 )
 from brokerwq.errors import DriverError
-from brokerwq.foreign import is_unicode
 from brokerwq.message import DeadLetterNote, Message, new_message_id
 from brokerwq_rabbitmq.frames import Arrival
 from brokerwq_rabbitmq.table import (
@@ -38,6 +37,7 @@ from brokerwq_rabbitmq.table import (
     Properties,
     decode_properties,
     encode_text,
+    is_utf8,
     moment_of,
     text_of,
     value_of,
@@ -136,7 +136,7 @@ def _text_headers(native: Properties) -> dict[str, str]:
     headers: dict[str, str] = {}
     for name, value in native.headers.items():
         text = text_of(value)
-        if text is not None and is_unicode(name) and not is_brokers(name):
+        if text is not None and is_utf8(name) and not is_brokers(name):
             headers[name] = text
     return headers
 
@@ -191,7 +191,7 @@ def _raw(native: Properties, arrival: Arrival, kept: Mapping[str, object]) -> Na
             continue
         if kind == SHORT:
             text = native.text(name)
-            found[name] = text if is_unicode(text) else data
+            found[name] = text if is_utf8(text) else data
         elif kind == OCTET:
             found[name] = data[0]
         elif kind == TIME:
