@@ -55,6 +55,14 @@ class Strangers:
         return self.routes[0]
 
 
+def seen_by(routes: Sequence[Route], delivery: Delivery) -> Delivery:
+    """``delivery`` as a runner with the workers ``routes`` of its queue sees it."""
+    foreign = next((route.foreign for route in routes if route.foreign), None)
+    if foreign is None or delivery.message.type or delivery.defect:
+        return delivery
+    return _read(foreign, delivery)[1]
+
+
 def named(held: Held, note: DeadLetterNote) -> DeadLetterNote:
     """``note`` with what the log calls ``held``, where its message itself does not say that.
 

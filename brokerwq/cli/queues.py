@@ -139,13 +139,17 @@ def _stats_json(stats: QueueStats) -> dict[str, object]:
 def peek(*, queue: str, url: str | None, app_spec: str | None, limit: int, json_: bool) -> None:
     """Look at the next messages of a queue.
 
-    They are claimed for a moment and put back; no attempt is counted.
+    They are claimed for a moment and put back; no attempt is counted. The id and type of
+    another program's message are read by the app's codec for that queue.
     """
+    from brokerwq._runtime.strangers import seen_by
     from brokerwq.dead_letters.selection import DeadLetter
 
-    deliveries = run_async(lambda: _peek(target_of(url, app_spec), queue, limit))
+    target = target_of(url, app_spec)
+    routes = [] if target.app is None else target.app.registry.routes(queue)
+    deliveries = run_async(lambda: _peek(target, queue, limit))
     if json_:
-        as_json([_delivery_json(delivery) for delivery in deliveries])
+        as_json([_delivery_json(each, seen_by(routes, each)) for each in deliveries])
         return
     table(
         ["ID", "TYPE", "ATTEMPTS>", "AGE>", "BYTES>", "BODY"],
@@ -159,7 +163,7 @@ def peek(*, queue: str, url: str | None, app_spec: str | None, limit: int, json_
                 shown(message.body[:200].decode(errors="replace"), 60),
             ]
             for delivery in deliveries
-            for message, letter in [(delivery.message, DeadLetter.of(delivery))]
+            for message, letter in [(delivery.message, DeadLetter.of(seen_by(routes, delivery)))]
         ],
     )
 
@@ -184,17 +188,17 @@ async def _peek(target: Target, queue: str, limit: int) -> list[Delivery]:
     return deliveries
 
 
-def _delivery_json(delivery: Delivery) -> dict[str, object]:
+def _delivery_json(delivery: Delivery, seen: Delivery) -> dict[str, object]:
     from brokerwq.dead_letters.export import record_of
     from brokerwq.dead_letters.selection import DeadLetter
 
-    message, letter = delivery.message, DeadLetter.of(delivery)
+    message, letter = delivery.message, DeadLetter.of(seen)
     return {
         "id": letter.id,
         "type": letter.type,
         "attempts": message.attempts + delivery.receives - 1,
         "created_at": stamp_json(message.created_at),
-        "defect": delivery.defect,
+        "defect": seen.defect,
         **record_of(message),
     }
 

@@ -8,6 +8,7 @@ import pytest
 
 from brokerwq.message import Message
 from tests.cli.stock import DEAD, QUEUE, Cli, Stock
+from tests.foreign.lab import task
 
 
 def message(number: int, **fields: object) -> Message:
@@ -94,6 +95,34 @@ def test_peeking_shows_the_next_messages_and_spends_no_attempt(cli: Cli, stock: 
         ("id-1", 2, "hello"),
     ]
     assert [m.attempts for m in stock.take(QUEUE)] == [2] * 5
+
+
+def test_another_programs_messages_are_named_as_the_apps_codec_reads_them(
+    cli: Cli, stock: Stock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    (tmp_path / "peeking_app.py").write_text(
+        "from brokerwq import App\n"
+        f"app = App({stock.url!r})\n"
+        f"@app.worker({QUEUE!r}, codec='celery', foreign=True)\ndef add(*, n: int) -> None: ...\n"
+    )
+    stock.send(QUEUE, task("shop.add", 1, id_="c0ffee"), Message(id="", body=b"?"), message(1))
+
+    rows = cli("queues", "peek", QUEUE, "--app", "peeking_app:app").out.splitlines()[1:]
+    found = cli("queues", "peek", QUEUE, "--app", "peeking_app:app", "--json").json
+
+    assert [row.split()[:2] for row in rows] == [
+        ["c0ffee", "shop.add"],
+        ["-", "-"],
+        ["id-1", "thumbnail"],
+    ]
+    assert [(each["id"], each["type"]) for each in found[::2]] == [
+        ("c0ffee", "shop.add"),
+        ("id-1", "thumbnail"),
+    ]
+    assert "not base64" in found[1]["defect"]
+    assert found[0]["body"].startswith("[[1]")
 
 
 def test_a_message_cannot_steer_the_terminal(cli: Cli, stock: Stock) -> None:
