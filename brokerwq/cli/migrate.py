@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import click
 
@@ -16,14 +16,15 @@ from brokerwq.cli.connection import CONNECT_TIMEOUT
 from brokerwq.cli.failure import ExitCode, FinishedWithError, say
 from brokerwq.cli.loop import run_async
 from brokerwq.cli.output import as_json
-from brokerwq.cli.progress import Progress, progress
+from brokerwq.cli.progress import progress
 from brokerwq.cli.values import duration, duration_or_zero, rate_a_second
 from brokerwq.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
-    from brokerwq.migrate import Migration, MigrationPlan, MoveReport, Verification
+    from brokerwq.migrate import Migration
     from brokerwq.migrate.migration import Status
 
+T = TypeVar("T")
 Verb: TypeAlias = Callable[..., None]
 
 _LOOK_SECONDS = 2.0
@@ -31,8 +32,8 @@ _EVERYTHING = "all"
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
-    """From where to where, opened when a verb needs it."""
+class Sides:
+    """What a verb works on: from where to where, and which queues."""
 
     source: str
     target: str
@@ -41,7 +42,7 @@ class Route:
     app_spec: str | None
 
     @asynccontextmanager
-    async def opened(self, *, creates: bool = False) -> AsyncGenerator[Migration]:
+    async def opened(self, *, creates: bool) -> AsyncGenerator[Migration]:
         """The migration, connected to both sides; a look makes no file."""
         from brokerwq.cli.target import load_app
         from brokerwq.migrate import Migration
@@ -59,8 +60,8 @@ class Route:
             yield migration
 
 
-def _route_options(command: Verb) -> Verb:
-    """Add SRC, DST and what names the migration; the verb gets a ``route``."""
+def _sides_options(command: Verb) -> Verb:
+    """Add SRC, DST and what names the migration; the verb gets ``sides``."""
 
     @functools.wraps(command)
     def verb(
@@ -72,7 +73,7 @@ def _route_options(command: Verb) -> Verb:
         app_spec: str | None,
         **others: Any,
     ) -> None:
-        command(route=Route(src, dst, _queues(names), ledger, app_spec), **others)
+        command(sides=Sides(src, dst, _queues(names), ledger, app_spec), **others)
 
     options = (
         click.argument("src"),
@@ -97,6 +98,35 @@ def _route_options(command: Verb) -> Verb:
         ),
     )
     return functools.reduce(lambda inner, option: option(inner), reversed(options), verb)
+
+
+def _ask(
+    sides: Sides, question: Callable[[Migration], Awaitable[T]], *, creates: bool = False
+) -> T:
+    """What the migration, connected to both sides, answers to ``question``."""
+
+    async def ask() -> T:
+        async with sides.opened(creates=creates) as migration:
+            return await question(migration)
+
+    return run_async(ask)
+
+
+def _tell(
+    found: T,
+    to_json: Callable[[T], object],
+    show: Callable[[T], object],
+    *,
+    json_: bool,
+    is_well: bool,
+) -> None:
+    """Print ``found``, for programs or for people; exit code 1 unless it ``is_well``."""
+    if json_:
+        as_json(to_json(found))
+    else:
+        show(found)
+    if not is_well:
+        raise FinishedWithError(ExitCode.DEAD_LETTERS)
 
 
 def _queues(names: tuple[str, ...]) -> dict[str, str]:
@@ -129,6 +159,19 @@ _sample_option = click.option(
     callback=_sample,
     help="Messages of each queue to look at, or all.",
 )
+
+
+def _settle_option(default: str, meaning: str) -> Callable[[Verb], Verb]:
+    return click.option(
+        "--settle",
+        callback=duration_or_zero,
+        default=default,
+        show_default=True,
+        metavar="DURATION",
+        help=meaning,
+    )
+
+
 _json_option = click.option("--json", "json_", is_flag=True, help="Print JSON.")
 
 
@@ -141,30 +184,21 @@ def migrate() -> None:
 
 
 @migrate.command("plan")
-@_route_options
+@_sides_options
 @_sample_option
 @_json_option
-def plan(*, route: Route, sample: int, json_: bool) -> None:
+def plan(*, sides: Sides, sample: int, json_: bool) -> None:
     """Say what would change and what cannot be moved.
 
     Nothing is changed: messages are claimed for a moment and put back uncounted. Exit code 1 if
     a message does not fit.
     """
-    _show_plan(run_async(lambda: _plan(route, sample)), json_=json_)
+    _show_plan(sides, sample, back=False, json_=json_)
 
 
-async def _plan(route: Route, sample: int) -> MigrationPlan:
-    async with route.opened() as migration:
-        return await migration.plan(sample=sample)
-
-
-def _show_plan(found: MigrationPlan, *, json_: bool) -> None:
-    if json_:
-        as_json(words.plan_json(found))
-    else:
-        words.show_plan(found)
-    if not found.fits:
-        raise FinishedWithError(ExitCode.DEAD_LETTERS)
+def _show_plan(sides: Sides, sample: int, *, back: bool, json_: bool) -> None:
+    found = _ask(sides, lambda migration: migration.plan(sample=sample, back=back))
+    _tell(found, words.plan_json, words.show_plan, json_=json_, is_well=found.fits)
 
 
 def _moving_options(command: Verb) -> Verb:
@@ -172,14 +206,7 @@ def _moving_options(command: Verb) -> Verb:
         click.option(
             "--rate", callback=rate_a_second, metavar="N", help="Messages a second at most."
         ),
-        click.option(
-            "--settle",
-            callback=duration_or_zero,
-            default="5s",
-            show_default=True,
-            metavar="DURATION",
-            help="Nothing must be left for so long before it ends.",
-        ),
+        _settle_option("5s", "Nothing must be left for so long before it ends."),
         click.option(
             "--patience",
             callback=duration,
@@ -210,31 +237,31 @@ def _moving_options(command: Verb) -> Verb:
 
 
 @migrate.command("run")
-@_route_options
+@_sides_options
 @_moving_options
-def run(*, route: Route, **options: Any) -> None:
+def run(*, sides: Sides, **options: Any) -> None:
     """Move messages until SRC is empty.
 
     Each is copied under its own id, and deleted at SRC once DST has confirmed the copy. It may
     be killed and started again at any time, and several may run at once. Exit code 1 if
     messages that do not fit were left.
     """
-    _move(route, back=False, **options)
+    _move(sides, back=False, **options)
 
 
 @migrate.command("rollback")
-@_route_options
+@_sides_options
 @_moving_options
-def rollback(*, route: Route, **options: Any) -> None:
+def rollback(*, sides: Sides, **options: Any) -> None:
     """Move everything back, from DST to SRC.
 
     SRC and DST are as they were for run.
     """
-    _move(route, back=True, **options)
+    _move(sides, back=True, **options)
 
 
 def _move(
-    route: Route,
+    sides: Sides,
     *,
     back: bool,
     rate: float | None,
@@ -248,12 +275,12 @@ def _move(
     json_: bool,
 ) -> None:
     if dry_run:
-        _show_plan(run_async(lambda: _plan_of(route, sample, back=back)), json_=json_)
+        _show_plan(sides, sample, back=back, json_=json_)
         return
-
-    async def move(bar: Progress) -> MoveReport:
-        async with route.opened(creates=True) as migration:
-            return await migration.run(
+    with progress("rollback" if back else "migrate") as bar:
+        report = _ask(
+            sides,
+            lambda migration: migration.run(
                 back=back,
                 declare=not no_declare,
                 rate=rate,
@@ -262,95 +289,63 @@ def _move(
                 lease=float(lease),
                 waits=not no_wait,
                 on_progress=lambda report: bar.update(report.moved, note=words.note_of(report)),
-            )
-
-    with progress("rollback" if back else "migrate") as bar:
-        report = run_async(lambda: move(bar))
-    if json_:
-        as_json(words.report_json(report))
-    else:
-        words.show_report(report)
-    if report.refused:
-        raise FinishedWithError(ExitCode.DEAD_LETTERS)
-
-
-async def _plan_of(route: Route, sample: int, *, back: bool) -> MigrationPlan:
-    async with route.opened() as migration:
-        return await migration.plan(sample=sample, back=back)
+            ),
+            creates=True,
+        )
+    _tell(report, words.report_json, words.show_report, json_=json_, is_well=not report.refused)
 
 
 @migrate.command("status")
-@_route_options
-@click.option(
-    "--settle",
-    callback=duration_or_zero,
-    default="60s",
-    show_default=True,
-    metavar="DURATION",
-    help="The old side must have stayed empty for so long.",
-)
+@_sides_options
+@_settle_option("60s", "The old side must have stayed empty for so long.")
 @click.option("--wait", is_flag=True, help="Look again until it has.")
 @click.option("--back", is_flag=True, help="Of the rollback.")
 @_json_option
-def status(*, route: Route, settle: Fraction, wait: bool, back: bool, json_: bool) -> None:
+def status(*, sides: Sides, settle: Fraction, wait: bool, back: bool, json_: bool) -> None:
     """Count both sides, and say whether the old one is empty and stays empty.
 
     Exit code 1 as long as it is not.
     """
+    seconds = float(settle)
 
-    async def look() -> Status:
-        async with route.opened() as migration:
-            while True:
-                found = await migration.status(back=back)
-                if not wait or found.is_empty(float(settle)):
-                    return found
-                await SYSTEM_CLOCK.sleep(min(_LOOK_SECONDS, max(float(settle) / 4, 0.1)))
+    async def look(migration: Migration) -> Status:
+        while True:
+            found = await migration.status(back=back)
+            if not wait or found.is_empty(seconds):
+                return found
+            await SYSTEM_CLOCK.sleep(min(_LOOK_SECONDS, max(seconds / 4, 0.1)))
 
-    found = run_async(look)
-    if json_:
-        as_json(words.status_json(found, float(settle)))
-    else:
-        words.show_status(found, float(settle))
-    if not found.is_empty(float(settle)):
-        raise FinishedWithError(ExitCode.DEAD_LETTERS)
+    found = _ask(sides, look)
+    _tell(
+        found,
+        lambda found: words.status_json(found, seconds),
+        lambda found: words.show_status(found, seconds),
+        json_=json_,
+        is_well=found.is_empty(seconds),
+    )
 
 
 @migrate.command("verify")
-@_route_options
+@_sides_options
 @click.option(
     "--workers-run", is_flag=True, help="Workers take messages at DST: what is gone was run."
 )
 @_json_option
-def verify(*, route: Route, workers_run: bool, json_: bool) -> None:
+def verify(*, sides: Sides, workers_run: bool, json_: bool) -> None:
     """Compare both sides with the ledger, message by message.
 
     What is looked at is claimed for the time of the look and put back uncounted. Exit code 1 if
     it does not add up.
     """
-
-    async def compare() -> Verification:
-        async with route.opened() as migration:
-            return await migration.verify(workers_run=workers_run)
-
-    found = run_async(compare)
-    if json_:
-        as_json(words.verification_json(found))
-    else:
-        words.show_verification(found)
-    if not found.adds_up:
-        raise FinishedWithError(ExitCode.DEAD_LETTERS)
+    found = _ask(sides, lambda migration: migration.verify(workers_run=workers_run))
+    _tell(
+        found, words.verification_json, words.show_verification, json_=json_, is_well=found.adds_up
+    )
 
 
 @migrate.command("finish")
-@_route_options
-@click.option(
-    "--settle",
-    callback=duration_or_zero,
-    default="60s",
-    show_default=True,
-    metavar="DURATION",
-    help="The old side must have stayed empty for so long, by status.",
-)
+@_sides_options
+@_settle_option("60s", "The old side must have stayed empty for so long, by status.")
 @click.option("--leave-refused", is_flag=True, help="What does not fit may stay at SRC.")
 @click.option(
     "--assume-idle", is_flag=True, help="No worker holds messages at SRC, though it cannot tell."
@@ -358,7 +353,7 @@ def verify(*, route: Route, workers_run: bool, json_: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Only say what speaks against it.")
 def finish(
     *,
-    route: Route,
+    sides: Sides,
     settle: Fraction,
     leave_refused: bool,
     assume_idle: bool,
@@ -368,17 +363,15 @@ def finish(
 
     Exit code 1 if something speaks against it.
     """
-
-    async def close() -> list[str]:
-        async with route.opened() as migration:
-            return await migration.finish(
-                settle=float(settle),
-                leave_refused=leave_refused,
-                assume_idle=assume_idle,
-                dry_run=dry_run,
-            )
-
-    objections = run_async(close)
+    objections = _ask(
+        sides,
+        lambda migration: migration.finish(
+            settle=float(settle),
+            leave_refused=leave_refused,
+            assume_idle=assume_idle,
+            dry_run=dry_run,
+        ),
+    )
     for objection in objections:
         say(objection)
     if objections:
