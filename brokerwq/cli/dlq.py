@@ -19,7 +19,7 @@ from brokerwq.errors import ConfigError
 
 if TYPE_CHECKING:
     from brokerwq.dead_letters import DeadLetters, Group, Report
-    from brokerwq.dead_letters.selection import DeadLetter, Selection
+    from brokerwq.dead_letters.selection import Letter, Selection
 
 Verb: TypeAlias = Callable[..., None]
 
@@ -109,21 +109,21 @@ def ls(*, graveyard: Graveyard, selection: Selection, limit: int, json_: bool) -
 
 async def _find(
     graveyard: Graveyard, selection: Selection, limit: int
-) -> tuple[list[DeadLetter], Report]:
+) -> tuple[list[Letter], Report]:
     async with graveyard.opened() as letters:
         return await letters.find(selection, limit=limit)
 
 
-def _time_of_death(letter: DeadLetter) -> tuple[datetime, str]:
+def _time_of_death(letter: Letter) -> tuple[datetime, str]:
     return letter.note.dead_at or datetime.min.replace(tzinfo=UTC), letter.id
 
 
-def _error(letter: DeadLetter) -> str:
+def _error(letter: Letter) -> str:
     note = letter.note
     return f"{note.error_type}: {note.error}" if note.error_type else note.error
 
 
-def _letter_json(letter: DeadLetter) -> dict[str, object]:
+def _letter_json(letter: Letter) -> dict[str, object]:
     message, note = letter.message, letter.note
     return {
         "id": letter.id,
@@ -203,7 +203,7 @@ def show(*, graveyard: Graveyard, message_id: str, json_: bool) -> None:
         _show(found[0], graveyard)
 
 
-def _show(letter: DeadLetter, graveyard: Graveyard) -> None:
+def _show(letter: Letter, graveyard: Graveyard) -> None:
     message, note = letter.message, letter.note
     fields(
         [

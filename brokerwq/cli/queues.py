@@ -143,7 +143,7 @@ def peek(*, queue: str, url: str | None, app_spec: str | None, limit: int, json_
     another program's message are read by the app's codec for that queue.
     """
     from brokerwq._runtime.strangers import seen_by
-    from brokerwq.dead_letters.selection import DeadLetter
+    from brokerwq.dead_letters.selection import Letter
 
     target = target_of(url, app_spec)
     routes = [] if target.app is None else target.app.registry.routes(queue)
@@ -163,7 +163,7 @@ def peek(*, queue: str, url: str | None, app_spec: str | None, limit: int, json_
                 shown(message.body[:200].decode(errors="replace"), 60),
             ]
             for delivery in deliveries
-            for message, letter in [(delivery.message, DeadLetter.of(seen_by(routes, delivery)))]
+            for message, letter in [(delivery.message, Letter.of(seen_by(routes, delivery)))]
         ],
     )
 
@@ -190,9 +190,9 @@ async def _peek(target: Target, queue: str, limit: int) -> list[Delivery]:
 
 def _delivery_json(delivery: Delivery, seen: Delivery) -> dict[str, object]:
     from brokerwq.dead_letters.export import record_of
-    from brokerwq.dead_letters.selection import DeadLetter
+    from brokerwq.dead_letters.selection import Letter
 
-    message, letter = delivery.message, DeadLetter.of(seen)
+    message, letter = delivery.message, Letter.of(seen)
     return {
         "id": letter.id,
         "type": letter.type,

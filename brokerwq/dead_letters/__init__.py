@@ -4,6 +4,6 @@
 """
 
 from brokerwq.dead_letters.queue import DeadLetters, Group, Report
-from brokerwq.dead_letters.selection import EVERYTHING, DeadLetter, Selection
+from brokerwq.dead_letters.selection import EVERYTHING, Letter, Selection
 
-__all__ = ["EVERYTHING", "DeadLetter", "DeadLetters", "Group", "Report", "Selection"]
+__all__ = ["EVERYTHING", "DeadLetters", "Group", "Letter", "Report", "Selection"]

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from itertools import islice
 
 from brokerwq.clock import SYSTEM_CLOCK, Clock
-from brokerwq.dead_letters.selection import EVERYTHING, DeadLetter, Selection
+from brokerwq.dead_letters.selection import EVERYTHING, Letter, Selection
 from brokerwq.dead_letters.sweep import DEFAULT_LEASE, DEFAULT_MAX_HELD, Sweep
 from brokerwq.driver import Delivery, Driver, QueueSpec, Results, dead_letter_name
 from brokerwq.durations import positive_seconds
@@ -109,7 +109,7 @@ class DeadLetters:
 
     async def each(
         self,
-        visit: Callable[[DeadLetter], object],
+        visit: Callable[[Letter], object],
         selection: Selection = EVERYTHING,
         *,
         limit: int | None = None,
@@ -134,9 +134,9 @@ class DeadLetters:
 
     async def find(
         self, selection: Selection = EVERYTHING, *, limit: int | None = None
-    ) -> tuple[list[DeadLetter], Report]:
+    ) -> tuple[list[Letter], Report]:
         """The dead letters that are meant; arguments and errors as ``each``."""
-        letters: list[DeadLetter] = []
+        letters: list[Letter] = []
         return letters, await self.each(letters.append, selection, limit=limit)
 
     async def groups(
@@ -145,7 +145,7 @@ class DeadLetters:
         """How many there are of each kind, the largest group first; errors as ``each``."""
         counts: Counter[Group] = Counter()
 
-        def count(letter: DeadLetter) -> None:
+        def count(letter: Letter) -> None:
             note = letter.note
             counts[Group(note.reason, letter.type, note.error_type, note.digest)] += 1
 
@@ -266,10 +266,10 @@ class DeadLetters:
         selection: Selection,
         limit: int | None,
         report: Report,
-    ) -> list[tuple[DeadLetter, Delivery]]:
+    ) -> list[tuple[Letter, Delivery]]:
         now = self._clock.utcnow()
         report.seen += len(claimed)
-        letters = [(DeadLetter.of(delivery), delivery) for delivery in claimed]
+        letters = [(Letter.of(delivery), delivery) for delivery in claimed]
         meant = [pair for pair in letters if selection.matches(pair[0], now)]
         if limit is not None:
             meant = meant[: limit - report.matched]

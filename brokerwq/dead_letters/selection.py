@@ -15,8 +15,8 @@ _NO_NOTE = DeadLetterNote(reason=BY_BROKER)
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """One message in a dead-letter queue.
+class Letter:
+    """One message in a dead-letter queue; ``brokerwq.DeadLetter`` is what sends one there.
 
     Attributes:
         message: The message.
@@ -27,7 +27,7 @@ class DeadLetter:
     note: DeadLetterNote
 
     @classmethod
-    def of(cls, delivery: Delivery) -> DeadLetter:
+    def of(cls, delivery: Delivery) -> Letter:
         """The dead letter that was claimed as ``delivery``."""
         return cls(delivery.message, delivery.message.dead or _NO_NOTE)
 
@@ -65,7 +65,7 @@ class Selection:
     digests: frozenset[str] = frozenset()
     older_than: float | None = None
 
-    def matches(self, letter: DeadLetter, now: datetime) -> bool:
+    def matches(self, letter: Letter, now: datetime) -> bool:
         """Whether ``letter`` is meant."""
         digest = letter.note.digest
         return (
@@ -80,6 +80,6 @@ class Selection:
 EVERYTHING = Selection()
 
 
-def _age(letter: DeadLetter, now: datetime) -> float:
+def _age(letter: Letter, now: datetime) -> float:
     died_at = letter.died_at
     return -1.0 if died_at is None else (now - died_at).total_seconds()

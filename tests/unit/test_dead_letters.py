@@ -14,7 +14,7 @@ import pytest
 
 from brokerwq.clock import SYSTEM_CLOCK, Clock
 from brokerwq.dead_letters import DeadLetters, Group, Report
-from brokerwq.dead_letters.selection import BY_BROKER, DeadLetter, Selection
+from brokerwq.dead_letters.selection import BY_BROKER, Letter, Selection
 from brokerwq.driver import Delivery, Driver, QueueSpec
 from brokerwq.driver.registry import find_adapter
 from brokerwq.errors import ConfigError, QueueNotFoundError
@@ -99,7 +99,7 @@ async def ready(driver: Driver, queue: str) -> int:
     return (await driver.inspect(queue)).ready.value
 
 
-def ids(letters: Sequence[DeadLetter]) -> list[str]:
+def ids(letters: Sequence[Letter]) -> list[str]:
     return [letter.message.id for letter in letters]
 
 
@@ -185,7 +185,7 @@ async def test_a_look_that_is_interrupted_puts_everything_back(driver: Driver) -
 async def test_a_look_that_fails_puts_everything_back(driver: Driver) -> None:
     await bury(driver, *[message(n, dead=note()) for n in range(5)])
 
-    def refuse(_: DeadLetter) -> None:
+    def refuse(_: Letter) -> None:
         raise BrokenPipeError
 
     with pytest.raises(BrokenPipeError):
