@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import tomllib
 from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
@@ -127,6 +128,14 @@ def test_the_settings_are_listed_with_their_defaults_and_ranges(
     listed = section(REFERENCE, "## Settings").partition("\n### ")[0]
 
     assert [line for line in listed.splitlines() if line.startswith("| `")] == expected
+
+
+def test_every_extra_is_listed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+    listed = first_cells(section(REFERENCE, "## Extras"))
+
+    assert set(listed) == set(project["optional-dependencies"])
 
 
 def test_every_environment_variable_is_listed_and_no_other() -> None:
