@@ -25,7 +25,7 @@ from brokerwq.driver.protocol import (
 )
 from brokerwq.driver.registry import find_adapter, missing_client, settings_of
 from brokerwq.driver.spec import check_queue_name, check_spec
-from brokerwq.driver.support import listed
+from brokerwq.driver.support import in_short, listed
 from brokerwq.durations import Seconds, positive_seconds, seconds_of
 from brokerwq.envelope import check_user_headers
 from brokerwq.errors import (
@@ -306,7 +306,7 @@ class Broker:
                 return
             pause = pauses.next()
             if not error.retryable or self._clock.now() + pause > until:
-                raise error
+                raise in_short(error)
             await self._clock.sleep(pause)
 
     async def _try_to_open(self, seconds: float, before: DriverError | None) -> DriverError | None:

@@ -18,8 +18,9 @@ from brokerwq._runtime.route import Route
 from brokerwq.driver.protocol import QueueSpec
 from brokerwq.driver.registry import redacted
 from brokerwq.driver.spec import check_queue_name
+from brokerwq.driver.support import in_short
 from brokerwq.durations import Seconds, seconds_of
-from brokerwq.errors import BrokerwqError, ConfigError
+from brokerwq.errors import BrokerwqError, ConfigError, DriverError
 from brokerwq.events import Instrumentation
 from brokerwq.limits import MAX_SETTLE, MAX_SLOTS
 from brokerwq.reports import RunReport
@@ -168,6 +169,8 @@ class Runner:
                     token = _RUNNING.set((*_RUNNING.get(), self._app))
                     try:
                         drained = await engine.run(state=state, goal=goal)
+                    except DriverError as error:
+                        raise in_short(error) from error.__cause__
                     finally:
                         _RUNNING.reset(token)
             finally:

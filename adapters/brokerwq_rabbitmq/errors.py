@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import ssl
+from shlex import quote
 
 from aiormq import exceptions as amqp
 
@@ -43,19 +45,20 @@ def lease_lost(delivery: Delivery, reason: str) -> LeaseLostError:
 
 
 def to_connect_error(
-    exc: BaseException, *, place: str, vhost: str, close_reason: tuple[int, str] | None
+    exc: BaseException, *, place: str, user: str, vhost: str, close_reason: tuple[int, str] | None
 ) -> BrokerwqError:
-    """Why a connection could not be made.
+    """Why a connection could not be made, and the way out.
 
     Args:
         exc: What the client raised.
         place: Host and port, for the text.
+        user: Who asked.
         vhost: The virtual host that was asked for.
         close_reason: What the broker said when it closed the connection, if it did.
     """
     cause = exc.__cause__ or exc
     if isinstance(exc, amqp.ProbableAuthenticationError | amqp.AuthenticationError):
-        return AuthenticationError(f"RabbitMQ at {place} refuses the user name or password")
+        return _refused_user(user, place)
     if isinstance(cause, ssl.SSLError):
         return _tls_error(cause, place)
     if isinstance(cause, NotAmqpError) and cause.speaks_tls:
@@ -63,11 +66,38 @@ def to_connect_error(
     if isinstance(cause, NotAmqpError):
         return ProtocolError(f"{place} does not speak AMQP 0-9-1: {cause}")
     if close_reason is not None and close_reason[0] in (_NOT_ALLOWED, _ACCESS_REFUSED):
-        return PermissionDeniedError(
-            f"virtual host {vhost!r} at {place} cannot be used: {close_reason[1]}"
-        )
+        return _refused_vhost(vhost, user, place, close_reason[1])
     said = f": {close_reason[1]}" if close_reason is not None else ""
-    return ConnectionLostError(f"no connection to RabbitMQ at {place} ({_words(exc)}){said}")
+    return ConnectionLostError(
+        f"no connection to RabbitMQ at {place} ({_words(exc)}){said}{_hint(cause)}"
+    )
+
+
+def _refused_user(user: str, place: str) -> AuthenticationError:
+    hint = "both are percent-encoded in the URL, @ as %40"
+    if user == "guest" and not place.startswith(("127.", "localhost:", "::1:")):
+        hint = "guest may only come from the broker's own machine, unless it was told otherwise"
+    return AuthenticationError(f"RabbitMQ at {place} refuses user {user!r} or the password; {hint}")
+
+
+def _refused_vhost(vhost: str, user: str, place: str, reason: str) -> PermissionDeniedError:
+    hint = ""
+    if reason.endswith("not found"):
+        hint = f"; the URL's path names it; it is made by: rabbitmqctl add_vhost {quote(vhost)}"
+    elif reason.endswith(f"refused for user '{user}'"):
+        allow = f"set_permissions -p {quote(vhost)} {quote(user)} '.*' '.*' '.*'"
+        hint = f"; allowed by: rabbitmqctl {allow}"
+    return PermissionDeniedError(
+        f"user {user!r} cannot use virtual host {vhost!r} at {place}: {reason}{hint}"
+    )
+
+
+def _hint(cause: BaseException) -> str:
+    if isinstance(cause, ConnectionRefusedError):
+        return "; is it running, and is that its port?"
+    if isinstance(cause, socket.gaierror):
+        return "; is that its host?"
+    return ""
 
 
 def _tls_error(exc: ssl.SSLError, place: str) -> DriverError:

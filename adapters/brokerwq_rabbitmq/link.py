@@ -163,6 +163,7 @@ class Link:
             error = to_connect_error(
                 exc,
                 place=self.place,
+                user=settings.user,
                 vhost=settings.vhost,
                 close_reason=None if reader is None else reader.close_reason,
             )

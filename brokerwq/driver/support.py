@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 from brokerwq.driver.protocol import Difference, QueueSpec
-from brokerwq.errors import ConfigError, QueueNotFoundError
+from brokerwq.errors import ConfigError, DriverError, QueueNotFoundError
 
 _T = TypeVar("_T")
 
@@ -93,6 +93,12 @@ def bare(exc: BaseException) -> BaseException:
     """
     exc.__cause__ = exc.__context__ = None
     return exc.with_traceback(None)
+
+
+def in_short(error: DriverError) -> DriverError:
+    """``error`` as users get it: its text says all, the way it came through us nothing."""
+    error.with_traceback(None)
+    return error
 
 
 def no_dead_letter_queue(spec: QueueSpec) -> QueueNotFoundError:

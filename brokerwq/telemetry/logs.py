@@ -19,6 +19,7 @@ from brokerwq.driver.protocol import Certainty, QueueStats
 from brokerwq.events import Event
 from brokerwq.telemetry._fault import Fault
 from brokerwq.telemetry._text import described, presentable, text_of
+from brokerwq.telemetry.formatters import TerseFormatter
 
 LOGGER: Final = "brokerwq"
 
@@ -27,6 +28,8 @@ Line: TypeAlias = tuple[int, str]
 # "name", "message" and others belong to logging's own records.
 _RENAMED: Final = {"id": "message_id", "type": "message_type"}
 _MAX_ITEMS: Final = 20
+
+_FORMATTER: Final = TerseFormatter()
 
 _PAUSE: Final = 2.0
 """Seconds between two lines of one kind that an outage repeats: with the line that ends it,
@@ -115,6 +118,9 @@ class EventLog:
             # Not as exc_info: any formatter but ours would print all that the exception and
             # its causes say, and they may quote a payload.
             record.exc_text = described(error)
+        if not logger.hasHandlers():
+            # Nobody has set up logging: Python prints the text and nothing of what differs.
+            record.msg, record.exc_text = _FORMATTER.format(record), None
         logger.handle(record)
 
     def _suppressed(self, event: Event) -> int | None:

@@ -8,8 +8,9 @@ from contextlib import aclosing
 from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar, Unpack
 
 from brokerwq._runtime.route import Route
+from brokerwq.driver.support import in_short
 from brokerwq.durations import Seconds
-from brokerwq.errors import ConfigError, EnqueueError, PayloadError
+from brokerwq.errors import ConfigError, DriverError, EnqueueError, PayloadError
 from brokerwq.message import Message
 from brokerwq.reports import SendReport
 from brokerwq.workers.bulk import Bulk, Outgoing, chunks
@@ -73,10 +74,13 @@ class _Worker(Generic[P, R_co]):
         return self._plan.options.on_dead == "hold"
 
     async def _send(self, message: Message, sending: Sending) -> str:
-        if sending.tx is None:
-            await self._plan.sender.send_one(self.queue, message, sending.delay)
-        else:
+        if sending.tx is not None:
             await self._plan.sender.send_in(sending.tx, self.queue, message, sending.delay)
+            return message.id
+        try:
+            await self._plan.sender.send_one(self.queue, message, sending.delay)
+        except DriverError as error:
+            raise in_short(error) from error.__cause__
         return message.id
 
     def _send_sync(self, message: Message, sending: Sending) -> str:
@@ -84,7 +88,10 @@ class _Worker(Generic[P, R_co]):
             msg = "tx needs the connection's own thread: await enqueue(…, tx=…)"
             raise ConfigError(msg)
         sender = self._plan.sender
-        sender.run_sync(lambda: sender.send_one(self.queue, message, sending.delay))
+        try:
+            sender.run_sync(lambda: sender.send_one(self.queue, message, sending.delay))
+        except DriverError as error:
+            raise in_short(error) from error.__cause__
         return message.id
 
     async def _send_many(

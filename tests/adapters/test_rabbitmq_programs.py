@@ -192,7 +192,7 @@ async def test_what_waiting_cannot_mend_is_one_line_and_an_exit(
         await refused(site, f"amqps://guest:secret@127.0.0.1:{port}/?cafile={authority}"),
     ]
 
-    assert "refuses the user name or password" in lines[0]
+    assert "refuses user 'guest' or the password" in lines[0]
     assert "virtual host 'nowhere'" in lines[1]
     assert "write amqp://" in lines[2]
     assert "write amqps://" in lines[3]
