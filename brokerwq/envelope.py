@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias, cast
 
 from brokerwq.errors import ConfigError
+from brokerwq.foreign import is_unicode
 from brokerwq.message import DeadLetterNote, Message
 
 VERSION: Final = "1"
@@ -79,20 +80,10 @@ def check_user_headers(headers: object) -> dict[str, str]:
             msg = f"header {name!r} is reserved: choose a name that does not start with 'bwq-'"
             raise ConfigError(msg)
         for text in (name, value):
-            if not _is_unicode(text):
+            if not is_unicode(text):
                 msg = f"header {name!r:.200} holds a lone surrogate, which no encoding carries"
                 raise ConfigError(msg)
     return copy
-
-
-def _is_unicode(text: str) -> bool:
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def milliseconds(moment: datetime) -> str:

@@ -15,6 +15,7 @@ from typing import Final
 from brokerwq.clock import Clock
 from brokerwq.driver import Capabilities, Lease, Mark, QueueSpec, UncountedReturn
 from brokerwq.driver.rules import rabbitmq, sqs, sqs_wire
+from brokerwq.driver.spec import check_plain_spec
 from brokerwq.durations import positive_seconds
 from brokerwq.errors import (
     CannotExtendError,
@@ -31,7 +32,6 @@ SQS_DEFAULT_LEASE: Final = 30.0
 SQS_MAX_WAIT: Final = 10
 """Seconds of one long poll; the adapter's default."""
 
-_MAX_NAME_BYTES: Final = 255
 _MAX_RABBIT_LEASE: Final = rabbitmq.max_lease_of(rabbitmq.CONSUMER_TIMEOUT)
 
 
@@ -142,19 +142,6 @@ def _same(seconds: float) -> float:
     return seconds
 
 
-def _check_plain(spec: QueueSpec) -> None:
-    for name in (spec.name, spec.dead_letter_queue):
-        size = len(name.encode("utf-8", "surrogatepass"))
-        if not 1 <= size <= _MAX_NAME_BYTES or not name.isprintable():
-            msg = f"queue name {name!r:.300} must be printable, 1 to {_MAX_NAME_BYTES} bytes long"
-            raise ConfigError(msg)
-    if spec.dead_letter_queue == spec.name:
-        msg = f"queue {spec.name} cannot be its own dead-letter queue"
-        raise ConfigError(msg)
-    if spec.lease is not None:
-        positive_seconds(spec.lease, "lease")
-
-
 def _plain_lease(asked: float | None, own: float | None) -> float:
     return positive_seconds(asked, "lease") if asked is not None else own or DEFAULT_LEASE
 
@@ -188,7 +175,7 @@ _PLAIN: Final = Likeness(
         max_claim=1000, max_settle=1000, max_send=1000, durable=False, lists_queues=True
     ),
     is_fifo=_no,
-    check=_check_plain,
+    check=check_plain_spec,
     lease=_plain_lease,
     wait_for=_plain_wait,
     delay=_same,

@@ -8,33 +8,11 @@ from typing import Final
 
 from brokerwq.driver import Difference, QueueSpec
 from brokerwq.driver.support import no_dead_letter_queue
-from brokerwq.durations import positive_seconds
-from brokerwq.errors import ConfigError
 from brokerwq_sqlite.errors import no_queue
 from brokerwq_sqlite.statements import Moment
 
 DEFAULT_LEASE: Final = 60.0
 """Seconds; for a queue that was declared without a lease."""
-
-_MAX_NAME_BYTES: Final = 255
-
-
-def check_spec(spec: QueueSpec) -> None:
-    """Refuse what makes no sense whatever the database holds.
-
-    Raises:
-        ConfigError: a name, the lease, or a queue that is its own dead-letter queue.
-    """
-    for name in (spec.name, spec.dead_letter_queue):
-        size = len(name.encode("utf-8", "surrogatepass"))
-        if not 1 <= size <= _MAX_NAME_BYTES or not name.isprintable():
-            msg = f"queue name {name!r:.300} must be printable text of 1 to {_MAX_NAME_BYTES} bytes"
-            raise ConfigError(msg)
-    if spec.dead_letter_queue == spec.name:
-        msg = f"queue {spec.name} cannot be its own dead-letter queue"
-        raise ConfigError(msg)
-    if spec.lease is not None:
-        positive_seconds(spec.lease, "lease")
 
 
 def check(db: sqlite3.Connection, _: Moment, spec: QueueSpec) -> list[Difference]:

@@ -18,6 +18,7 @@ from brokerwq.driver import (
     QueueStats,
     Results,
 )
+from brokerwq.driver.spec import check_plain_spec
 from brokerwq.durations import positive_seconds, seconds_of
 from brokerwq.errors import DriverError, MessageTooLargeError
 from brokerwq.message import Message
@@ -164,7 +165,7 @@ class SqliteDriver:
     ) -> Sequence[Difference]:
         """See ``Driver.declare``."""
         engine = self._opened()
-        declaration.check_spec(spec)
+        check_plain_spec(spec)
         if check_only:
             return await engine.call(lambda db, moment: declaration.check(db, moment, spec))
         return await engine.call(
@@ -176,7 +177,7 @@ class SqliteDriver:
     ) -> Sequence[Difference]:
         """See ``brokerwq.driver.doctor.DeadLetterMaker``."""
         engine = self._opened()
-        declaration.check_spec(spec)
+        check_plain_spec(spec)
         act = declaration.check_dead_letter if check_only else declaration.declare_dead_letter
         await engine.call(lambda db, moment: act(db, moment, spec), writes=not check_only)
         return []

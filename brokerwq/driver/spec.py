@@ -68,6 +68,21 @@ def check_spec(spec: object) -> QueueSpec:
     return spec
 
 
+def check_plain_spec(spec: QueueSpec) -> None:
+    """Refuse what a broker that has no rules of its own cannot make of ``spec`` either.
+
+    Raises:
+        ConfigError: a name, the lease, or a queue that is its own dead-letter queue.
+    """
+    for name in (spec.name, spec.dead_letter_queue):
+        check_queue_name(name)
+    if spec.dead_letter_queue == spec.name:
+        msg = f"queue {spec.name!r} cannot be its own dead-letter queue"
+        raise ConfigError(msg)
+    if spec.lease is not None:
+        positive_seconds(spec.lease, "lease")
+
+
 def _check_way(spec: QueueSpec, of: str) -> None:
     if spec.declare != "never":
         msg = f'dead_letter_via {of} is for queues with declare="never"'
