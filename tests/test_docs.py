@@ -156,6 +156,35 @@ def test_every_file_and_link_that_is_named_is_there(page: Path) -> None:
     assert missing == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=titled)
+def test_every_heading_that_is_linked_is_there(page: Path) -> None:
+    linked = re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", page.read_text(encoding="utf-8"))
+
+    missing = [
+        (link, anchor)
+        for link, anchor in linked
+        if anchor not in anchors(page.parent / link if link else page)
+    ]
+
+    assert missing == []
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_page_is_one_click_away() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    decisions = (ROOT / "docs" / "adr" / "README.md").read_text(encoding="utf-8")
+
+    for page in (ROOT / "docs").rglob("*.md"):
+        if page.parent.name == "adr" and page.name != "README.md":
+            assert f"]({page.name})" in decisions
+        else:
+            assert f"]({titled(page)})" in readme
+
+
 def verbs(command: click.Command, path: str = "") -> Iterator[tuple[str, click.Command]]:
     if isinstance(command, click.Group):
         for name, inner in command.commands.items():
