@@ -20,12 +20,11 @@ from brokerwq.durations import Seconds
 from brokerwq.errors import ConfigError
 from brokerwq.events import Instrumentation, Listener
 from brokerwq.job import Child
-from brokerwq.message import Message
+from brokerwq.message import Message, Outgoing
 from brokerwq.middleware import Middleware, check_layers
 from brokerwq.once import Once, Strategy, once_of
 from brokerwq.place import Changes, Elsewhere, Lifespan, Place, joined, places_of
 from brokerwq.reports import RunReport, SendReport
-from brokerwq.workers.bulk import Outgoing
 from brokerwq.workers.decorating import AnyWorker, BatchDecorator, WorkerDecorator, decorator
 from brokerwq.workers.names import check_name
 from brokerwq.workers.options import Key, OnDead, OnUnknown, WorkerKeywords, WorkerOptions
@@ -346,11 +345,11 @@ class App:
         return self.place.broker(self.build_driver, timeout, self.registry.by_name())
 
     async def send_one(self, queue: str, message: Message, delay: float, /) -> None:
-        """Send one message of a worker; see ``brokerwq.workers.plan.Sender``."""
+        """Send one message of a worker; see ``brokerwq.workers.spec.Sender``."""
         await self.broker().send_one(queue, message, delay)
 
     async def send_in(self, tx: Any, queue: str, message: Message, delay: float, /) -> None:
-        """Write one message of a worker into an outbox; see ``workers.plan.Sender``."""
+        """Write one message of a worker into an outbox; see ``workers.spec.Sender``."""
         from brokerwq.idempotency.borrowed import put_out  # noqa: PLC0415  -- as in __init__
 
         clock = None if self.store is None else self.clock
@@ -359,7 +358,7 @@ class App:
     async def send_many(
         self, queue: str, outgoing: AsyncIterator[Outgoing] | Iterator[Outgoing], /
     ) -> SendReport:
-        """Send many messages of a worker; see ``brokerwq.workers.plan.Sender``."""
+        """Send many messages of a worker; see ``brokerwq.workers.spec.Sender``."""
         from brokerwq._runtime import bulk_sending  # noqa: PLC0415  -- as in broker()
 
         return await bulk_sending.send_in_chunks(self.broker(), queue, outgoing)

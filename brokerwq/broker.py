@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 from brokerwq._runtime.loop_end import closed_at_loop_end
 from brokerwq._runtime.pauses import Pauses
-from brokerwq._runtime.sending import Sending
+from brokerwq._runtime.sending import QueueSender
 from brokerwq.claimer import Claimer
 from brokerwq.clock import SYSTEM_CLOCK, Clock, move_on_after
 from brokerwq.driver.adapter import Adapter
@@ -39,7 +39,7 @@ from brokerwq.errors import (
 )
 from brokerwq.events import Instrumentation, Listener
 from brokerwq.limits import MAX_CONNECT, MAX_DELAY, MAX_LEASE, MAX_SLOTS, MIN_LEASE
-from brokerwq.message import Message, new_message_id
+from brokerwq.message import Message, Outgoing, new_message_id
 from brokerwq.workers.names import check_id
 from brokerwq.workers.options import check_count
 
@@ -72,7 +72,7 @@ class Broker:
         self._instrumentation = instrumentation
         self._specs = specs or {}
         self._declared: set[str] = set()
-        self._sendings: dict[str, Sending] = {}
+        self._senders: dict[str, QueueSender] = {}
         self._opening = asyncio.Lock()
         self._is_open = False
         self._is_closed = False
@@ -108,8 +108,8 @@ class Broker:
     async def aclose(self) -> None:
         """Disconnect. The end of the loop does it as well."""
         self._is_closed = True
-        for sending in self._sendings.values():
-            await sending.aclose()
+        for sender in self._senders.values():
+            await sender.aclose()
         if self._is_open:
             self._is_open = False
             with move_on_after(self._clock, _CLOSE_SECONDS):
@@ -167,7 +167,7 @@ class Broker:
         await self._to(queue).send_one(message, delay)
 
     async def send_batch(
-        self, queue: str, outgoing: Sequence[tuple[Message, float]], /
+        self, queue: str, outgoing: Sequence[Outgoing], /
     ) -> Sequence[DriverError | None]:
         """Send many, each with its delay in seconds; one answer each, None for accepted."""
         return await self._to(queue).send_batch(outgoing)
@@ -257,21 +257,21 @@ class Broker:
 
     # -- connecting -----------------------------------------------------------------------
 
-    def _to(self, queue: str) -> Sending:
-        sending = self._sendings.get(queue)
-        if sending is None:
+    def _to(self, queue: str) -> QueueSender:
+        sender = self._senders.get(queue)
+        if sender is None:
 
             async def driver() -> Driver:
                 return await self._ready_for(queue)
 
-            sending = self._sendings[queue] = Sending(
+            sender = self._senders[queue] = QueueSender(
                 queue,
                 driver,
                 clock=self._clock,
                 patience=self._connect_timeout,
                 instrumentation=self._instrumentation,
             )
-        return sending
+        return sender
 
     async def _connected(self) -> Driver:
         if not self._is_open:

@@ -18,7 +18,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Lease(Protocol):
+class JobLease(Protocol):
     """How long the message is still ours."""
 
     @property
@@ -41,7 +41,7 @@ class JobPort(Protocol):
     """What a job needs from whatever runs it."""
 
     @property
-    def lease(self) -> Lease: ...  # noqa: D102
+    def lease(self) -> JobLease: ...  # noqa: D102
 
     @property
     def stopping(self) -> bool: ...  # noqa: D102
@@ -134,7 +134,7 @@ class Job:
         return self.message.created_at
 
     @property
-    def lease(self) -> Lease:
+    def lease(self) -> JobLease:
         """How long the message is still ours."""
         return self._port.lease
 

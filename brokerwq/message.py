@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import blake2b
+from typing import TypeAlias
 
 _NO_HEADERS: dict[str, str] = {}
 _NO_RAW: dict[str, object] = {}
@@ -102,6 +103,10 @@ class Message:
     snoozed: float = 0.0
     dead: DeadLetterNote | None = None
     raw: Mapping[str, object] = field(default_factory=_no_raw)
+
+
+Outgoing: TypeAlias = tuple[Message, float]
+"""A message to be sent, and the seconds it is delayed."""
 
 
 class _Pool(threading.local):

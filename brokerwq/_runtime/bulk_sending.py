@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Protocol
 
 from brokerwq.errors import BrokerwqError, DriverError
-from brokerwq.message import Message
+from brokerwq.message import Outgoing
 from brokerwq.reports import FAILURES_KEPT, FailedSend, SendReport
 
 _CHUNK_MESSAGES = 500
@@ -17,14 +17,14 @@ _UNDER_WAY = 3
 
 class _Broker(Protocol):
     async def send_batch(
-        self, queue: str, outgoing: Sequence[tuple[Message, float]], /
+        self, queue: str, outgoing: Sequence[Outgoing], /
     ) -> Sequence[DriverError | None]: ...
 
 
 async def send_in_chunks(
     broker: _Broker,
     queue: str,
-    outgoing: AsyncIterator[tuple[Message, float]] | Iterator[tuple[Message, float]],
+    outgoing: AsyncIterator[Outgoing] | Iterator[Outgoing],
 ) -> SendReport:
     """Send all of ``outgoing``; memory holds a few chunks of it at a time."""
     sender = _Sender(broker, queue)
@@ -33,7 +33,7 @@ async def send_in_chunks(
             async for chunk in _chunks_async(outgoing):
                 await sender.begin(chunk)
         else:
-            for chunk in _chunks(outgoing):
+            for chunk in chunks(outgoing):
                 await sender.begin(chunk)
     except asyncio.CancelledError:
         sender.cancel()
@@ -50,12 +50,12 @@ class _Sender:
     def __init__(self, broker: _Broker, queue: str) -> None:
         self._broker = broker
         self._queue = queue
-        self._tally = _Tally()
+        self._answers = _Answers()
         self._under_way: set[asyncio.Task[None]] = set()
         self._error: BaseException | None = None
         self._start = 0
 
-    async def begin(self, chunk: list[tuple[Message, float]]) -> None:
+    async def begin(self, chunk: list[Outgoing]) -> None:
         while len(self._under_way) >= _UNDER_WAY:
             await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
         if self._error is not None:
@@ -77,10 +77,10 @@ class _Sender:
     def report(self) -> SendReport:
         if self._error is not None:
             raise self._error
-        return self._tally.report()
+        return self._answers.report()
 
-    async def _send(self, start: int, chunk: list[tuple[Message, float]]) -> None:
-        self._tally.add(start, chunk, await self._broker.send_batch(self._queue, chunk))
+    async def _send(self, start: int, chunk: list[Outgoing]) -> None:
+        self._answers.add(start, chunk, await self._broker.send_batch(self._queue, chunk))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._under_way.discard(task)
@@ -88,7 +88,7 @@ class _Sender:
             self._error = self._error or error
 
 
-class _Tally:
+class _Answers:
     def __init__(self) -> None:
         self._sent = 0
         self._failed_count = 0
@@ -97,7 +97,7 @@ class _Tally:
     def add(
         self,
         start: int,
-        chunk: Sequence[tuple[Message, float]],
+        chunk: Sequence[Outgoing],
         answers: Sequence[BrokerwqError | None],
     ) -> None:
         for n, error in enumerate(answers):
@@ -116,36 +116,34 @@ class _Tally:
 class _Chunk:
     """Collects messages until there are enough."""
 
-    def __init__(self) -> None:
-        self.messages: list[tuple[Message, float]] = []
+    def __init__(self, most: int) -> None:
+        self.messages: list[Outgoing] = []
+        self._most = most
         self._bytes = 0
 
-    def add(self, each: tuple[Message, float]) -> bool:
+    def add(self, each: Outgoing) -> bool:
         """Take one in; whether that was enough."""
         self.messages.append(each)
         self._bytes += len(each[0].body)
-        return len(self.messages) >= _CHUNK_MESSAGES or self._bytes >= _CHUNK_BYTES
+        return len(self.messages) >= self._most or self._bytes >= _CHUNK_BYTES
 
 
-def _chunks(
-    outgoing: Iterator[tuple[Message, float]],
-) -> Iterator[list[tuple[Message, float]]]:
-    chunk = _Chunk()
+def chunks(outgoing: Iterator[Outgoing], most: int = _CHUNK_MESSAGES) -> Iterator[list[Outgoing]]:
+    """``outgoing`` in lists of up to ``most``, and of bounded size."""
+    chunk = _Chunk(most)
     for each in outgoing:
         if chunk.add(each):
             yield chunk.messages
-            chunk = _Chunk()
+            chunk = _Chunk(most)
     if chunk.messages:
         yield chunk.messages
 
 
-async def _chunks_async(
-    outgoing: AsyncIterator[tuple[Message, float]],
-) -> AsyncIterator[list[tuple[Message, float]]]:
-    chunk = _Chunk()
+async def _chunks_async(outgoing: AsyncIterator[Outgoing]) -> AsyncIterator[list[Outgoing]]:
+    chunk = _Chunk(_CHUNK_MESSAGES)
     async for each in outgoing:
         if chunk.add(each):
             yield chunk.messages
-            chunk = _Chunk()
+            chunk = _Chunk(_CHUNK_MESSAGES)
     if chunk.messages:
         yield chunk.messages

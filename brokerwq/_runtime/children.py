@@ -10,7 +10,7 @@ from typing import TypeVar
 from brokerwq._runtime.cancellation import uncancel
 from brokerwq.errors import DriverError
 from brokerwq.job import Child
-from brokerwq.message import Message
+from brokerwq.message import Outgoing
 from brokerwq.outcomes import Done, Outcome, Retry
 
 T = TypeVar("T")
@@ -44,9 +44,7 @@ async def send_children(
 
 
 async def send_by_kind(
-    send_batch: Callable[
-        [str, Sequence[tuple[Message, float]]], Awaitable[Sequence[DriverError | None]]
-    ],
+    send_batch: Callable[[str, Sequence[Outgoing]], Awaitable[Sequence[DriverError | None]]],
     children: Sequence[Child],
 ) -> None:
     """Send ``children``, those of one queue and type together.
@@ -54,7 +52,7 @@ async def send_by_kind(
     Raises:
         DriverError: one was not accepted; others were.
     """
-    outgoing: dict[tuple[str, str], list[tuple[Message, float]]] = {}
+    outgoing: dict[tuple[str, str], list[Outgoing]] = {}
     for child in children:
         kind = child.queue, child.message.type  # as telemetry tells them apart
         outgoing.setdefault(kind, []).append((child.message, child.delay))

@@ -24,7 +24,7 @@ from brokerwq._runtime.route import Route
 from brokerwq.clock import Clock
 from brokerwq.errors import EnvelopeError, PayloadError
 from brokerwq.events import Instrumentation, TimeLimitOverrun
-from brokerwq.job import Child, Job, Lease
+from brokerwq.job import Child, Job, JobLease
 from brokerwq.outcomes import Done, Outcome, Retry
 
 Cause: TypeAlias = Literal["", "timeout", "lost", "stop"]
@@ -131,7 +131,7 @@ class _Port:
         self._held = held
 
     @property
-    def lease(self) -> Lease:
+    def lease(self) -> JobLease:
         return self._held
 
     @property

@@ -46,7 +46,7 @@ def margin_of(lease: float) -> float:
 
 
 class Held:
-    """One claimed message and how long it is ours. Satisfies ``brokerwq.job.Lease``.
+    """One claimed message and how long it is ours. Satisfies ``brokerwq.job.JobLease``.
 
     ``delivery`` is the adapter's, and what is settled; ``view`` is what everybody else sees:
     the same, with what the worker's codec has read in the message of another program.
@@ -83,17 +83,17 @@ class Held:
 
     @property
     def remaining(self) -> float:
-        """See ``brokerwq.job.Lease``."""
+        """See ``brokerwq.job.JobLease``."""
         return 0.0 if self._lost else max(0.0, self.trusted_until - self._clock.now())
 
     @property
     def limit(self) -> float:
-        """See ``brokerwq.job.Lease``."""
+        """See ``brokerwq.job.JobLease``."""
         return self.keeper.capabilities.max_lease
 
     @property
     def lost(self) -> bool:
-        """See ``brokerwq.job.Lease``: by the alarm, or by the clock if that is late."""
+        """See ``brokerwq.job.JobLease``: by the alarm, or by the clock if that is late."""
         return self._lost or self._clock.now() >= self.trusted_until
 
     @property

@@ -14,14 +14,14 @@ from brokerwq.clock import Clock, move_on_after
 from brokerwq.driver.protocol import Driver
 from brokerwq.errors import ClosedError, DriverError, TransientError, UnsupportedError
 from brokerwq.events import Instrumentation, MessagesSent
-from brokerwq.message import Message
+from brokerwq.message import Message, Outgoing
 
 _CALLS = 4
 _LONGEST_PAUSE = 2.0
 
 
 @dataclass(slots=True, eq=False)
-class Outgoing:
+class _Waiting:
     """One message on its way, and where its sender waits."""
 
     message: Message
@@ -29,7 +29,7 @@ class Outgoing:
     answer: asyncio.Future[None]
 
 
-class Sending:
+class QueueSender:
     """Sends to one queue.
 
     Args:
@@ -55,7 +55,7 @@ class Sending:
         self._clock = clock
         self._patience = patience
         self._instrumentation = instrumentation
-        self._batcher: Batcher[Outgoing] | None = None
+        self._batcher: Batcher[_Waiting] | None = None
         self._answers: set[asyncio.Future[None]] = set()
 
     async def send_one(self, message: Message, delay: float) -> None:
@@ -74,15 +74,13 @@ class Sending:
                 message = replace(message, headers={**headers, **message.headers})
             answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._answers.add(answer)
-            self._batcher.put(Outgoing(message, delay, answer))
+            self._batcher.put(_Waiting(message, delay, answer))
             try:
                 await answer
             finally:
                 self._answers.discard(answer)
 
-    async def send_batch(
-        self, outgoing: Sequence[tuple[Message, float]]
-    ) -> Sequence[DriverError | None]:
+    async def send_batch(self, outgoing: Sequence[Outgoing]) -> Sequence[DriverError | None]:
         """Send one chunk of any size; one answer for each message, in order."""
         if not outgoing:
             return ()
@@ -112,7 +110,7 @@ class Sending:
             return contextlib.nullcontext({})
         return self._instrumentation.sending(self._queue, type_, count, message_id)
 
-    async def _send_waiting(self, batch: list[Outgoing]) -> None:
+    async def _send_waiting(self, batch: list[_Waiting]) -> None:
         results: Sequence[DriverError | None]
         try:
             results = await self._send([(item.message, item.delay) for item in batch])
@@ -128,9 +126,7 @@ class Sending:
             else:
                 item.answer.set_exception(result)
 
-    async def _send(
-        self, outgoing: Sequence[tuple[Message, float]]
-    ) -> Sequence[DriverError | None]:
+    async def _send(self, outgoing: Sequence[Outgoing]) -> Sequence[DriverError | None]:
         started = self._clock.now()
         driver = await self._driver()
         limit = driver.capabilities.max_send_delay
@@ -152,7 +148,7 @@ class Sending:
         self._report(outgoing, results, self._clock.now() - started)
         return results
 
-    def _within_limit(self, message: Message, delay: float, limit: float) -> tuple[Message, float]:
+    def _within_limit(self, message: Message, delay: float, limit: float) -> Outgoing:
         if delay <= limit:
             return message, delay
         if limit <= 0:
@@ -162,7 +158,7 @@ class Sending:
         return replace(message, not_before=not_before), limit
 
     def _parts(
-        self, driver: Driver, outgoing: Sequence[tuple[Message, float]], waiting: Sequence[int]
+        self, driver: Driver, outgoing: Sequence[Outgoing], waiting: Sequence[int]
     ) -> list[list[int]]:
         """``waiting`` in parts that fit one call each."""
         capabilities = driver.capabilities
@@ -179,7 +175,7 @@ class Sending:
         return parts
 
     async def _call(
-        self, driver: Driver, outgoing: Sequence[tuple[Message, float]]
+        self, driver: Driver, outgoing: Sequence[Outgoing]
     ) -> Sequence[DriverError | None]:
         messages = [message for message, _ in outgoing]
         delays = [delay for _, delay in outgoing]
@@ -198,7 +194,7 @@ class Sending:
 
     def _report(
         self,
-        outgoing: Sequence[tuple[Message, float]],
+        outgoing: Sequence[Outgoing],
         results: Sequence[DriverError | None],
         seconds: float,
     ) -> None:

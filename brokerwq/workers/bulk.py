@@ -5,17 +5,11 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator
-from typing import Any, Final, TypeAlias
+from typing import Any
 
 from brokerwq.errors import BrokerwqError
-from brokerwq.message import Message
+from brokerwq.message import Outgoing
 from brokerwq.reports import FAILURES_KEPT, FailedSend, SendReport
-
-Outgoing: TypeAlias = tuple[Message, float]
-"""A message and the seconds it is delayed."""
-
-CHUNK_MESSAGES: Final = 1000
-CHUNK_BYTES: Final = 4 * 1024 * 1024
 
 
 class Bulk:
@@ -79,17 +73,3 @@ class Bulk:
             failed_count=sent.failed_count + len(refused),
             failed=tuple(failed[:FAILURES_KEPT]),
         )
-
-
-def chunks(outgoing: Iterator[Outgoing]) -> Iterator[list[Outgoing]]:
-    """``outgoing`` in lists of bounded size."""
-    chunk: list[Outgoing] = []
-    size = 0
-    for each in outgoing:
-        chunk.append(each)
-        size += len(each[0].body)
-        if len(chunk) >= CHUNK_MESSAGES or size >= CHUNK_BYTES:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk

@@ -30,8 +30,8 @@ from brokerwq.workers.guarded import GuardMaker, exact_key, guard_for
 from brokerwq.workers.keys import key_reader, value_reader
 from brokerwq.workers.names import check_name
 from brokerwq.workers.options import WorkerOptions
-from brokerwq.workers.plan import Plan, Sender
 from brokerwq.workers.signature import Signature, check_function, read_signature
+from brokerwq.workers.spec import Sender, WorkerSpec
 from brokerwq.workers.worker import KeywordWorker, PayloadWorker
 
 P = ParamSpec("P")
@@ -128,7 +128,7 @@ def build_worker(
     except ConfigError as exc:
         msg = f"worker {name}: {exc}"
         raise ConfigError(msg) from exc
-    plan = Plan(
+    spec = WorkerSpec(
         sender=sender,
         fn=fn,
         name=name,
@@ -140,7 +140,7 @@ def build_worker(
         guard=guard,
         foreign=foreign_of(options, signature, codec, bound, key),
     )
-    return PayloadWorker(plan) if signature.fields is None else KeywordWorker(plan)
+    return PayloadWorker(spec) if signature.fields is None else KeywordWorker(spec)
 
 
 def decorator(

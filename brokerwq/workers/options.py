@@ -78,7 +78,7 @@ _NO_HEADERS: Final[Mapping[str, str]] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Sending:
+class CheckedOptions:
     """``SendOptions``, checked."""
 
     delay: float = 0.0
@@ -88,10 +88,12 @@ class Sending:
     tx: Any = None
 
 
-AT_ONCE: Final = Sending()
+AT_ONCE: Final = CheckedOptions()
 
 
-def check_sending(options: Mapping[str, object], now: Callable[[], datetime]) -> Sending:
+def check_send_options(
+    options: Mapping[str, object], now: Callable[[], datetime]
+) -> CheckedOptions:
     """``options`` as the sender needs them.
 
     Raises:
@@ -107,7 +109,7 @@ def check_sending(options: Mapping[str, object], now: Callable[[], datetime]) ->
         )
         raise ConfigError(msg)
     id_, group, headers = options.get("id"), options.get("group"), options.get("headers")
-    return Sending(
+    return CheckedOptions(
         delay=_delay(options.get("delay"), options.get("at"), now),
         id=None if id_ is None else check_id(id_, "id"),
         group=None if group is None else check_id(group, "group"),

@@ -7,15 +7,16 @@ from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar, Unpack
 
+from brokerwq._runtime.bulk_sending import chunks
 from brokerwq._runtime.route import Route
 from brokerwq.driver.support import in_short
 from brokerwq.durations import Seconds
 from brokerwq.errors import ConfigError, DriverError, EnqueueError, PayloadError
-from brokerwq.message import Message
+from brokerwq.message import Message, Outgoing
 from brokerwq.reports import SendReport
-from brokerwq.workers.bulk import Bulk, Outgoing, chunks
-from brokerwq.workers.options import AT_ONCE, Sending, SendOptions, check_delay
-from brokerwq.workers.plan import PendingChild, Plan, Sender
+from brokerwq.workers.bulk import Bulk
+from brokerwq.workers.options import AT_ONCE, CheckedOptions, SendOptions, check_delay
+from brokerwq.workers.spec import PendingChild, Sender, WorkerSpec
 
 __all__ = ["Call", "KeywordWorker", "OnErrors", "PayloadWorker", "SendOptions", "Sender"]
 
@@ -26,18 +27,21 @@ R_co = TypeVar("R_co", covariant=True)
 
 OnErrors: TypeAlias = Literal["raise", "return"]
 
+_HANDED_OVER = 1000
+"""Messages that ``enqueue_many_sync`` gives to the background loop at a time."""
+
 
 class _Worker(Generic[P, R_co]):
     """What both forms have in common."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, spec: WorkerSpec) -> None:
         # __name__, __doc__, __wrapped__ and the like: the function stays what it was.
-        functools.update_wrapper(self, plan.fn)
-        self._plan = plan
+        functools.update_wrapper(self, spec.fn)
+        self._spec = spec
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Call the function, here and now; nothing is sent."""
-        result: R_co = self._plan.fn(*args, **kwargs)
+        result: R_co = self._spec.fn(*args, **kwargs)
         return result
 
     def __repr__(self) -> str:
@@ -47,47 +51,47 @@ class _Worker(Generic[P, R_co]):
     @property
     def fn(self) -> Callable[P, R_co]:
         """The function that was decorated."""
-        return self._plan.fn
+        return self._spec.fn
 
     @property
     def name(self) -> str:
         """The message type."""
-        return self._plan.name
+        return self._spec.name
 
     @property
     def queue(self) -> str:
         """The queue it is bound to."""
-        return self._plan.options.queue
+        return self._spec.options.queue
 
     @property
     def sender(self) -> Sender:
         """What it sends by: its app."""
-        return self._plan.sender
+        return self._spec.sender
 
     def route(self) -> Route:
         """What a runner needs to know."""
-        return self._plan.route()
+        return self._spec.route()
 
     @property
     def holds_dead(self) -> bool:
         """Whether its queue has no dead-letter queue, and keeps what would go there."""
-        return self._plan.options.on_dead == "hold"
+        return self._spec.options.on_dead == "hold"
 
-    async def _send(self, message: Message, sending: Sending) -> str:
+    async def _send(self, message: Message, sending: CheckedOptions) -> str:
         if sending.tx is not None:
-            await self._plan.sender.send_in(sending.tx, self.queue, message, sending.delay)
+            await self._spec.sender.send_in(sending.tx, self.queue, message, sending.delay)
             return message.id
         try:
-            await self._plan.sender.send_one(self.queue, message, sending.delay)
+            await self._spec.sender.send_one(self.queue, message, sending.delay)
         except DriverError as error:
             raise in_short(error) from error.__cause__
         return message.id
 
-    def _send_sync(self, message: Message, sending: Sending) -> str:
+    def _send_sync(self, message: Message, sending: CheckedOptions) -> str:
         if sending.tx is not None:
             msg = "tx needs the connection's own thread: await enqueue(…, tx=…)"
             raise ConfigError(msg)
-        sender = self._plan.sender
+        sender = self._spec.sender
         try:
             sender.run_sync(lambda: sender.send_one(self.queue, message, sending.delay))
         except DriverError as error:
@@ -102,7 +106,7 @@ class _Worker(Generic[P, R_co]):
     ) -> SendReport:
         _check_many(items, errors, Iterable | AsyncIterable)
         bulk = Bulk(make)
-        send = self._plan.sender.send_many
+        send = self._spec.sender.send_many
         if isinstance(items, AsyncIterable):
             async with aclosing(bulk.each_async(items)) as outgoing:
                 sent = await send(self.queue, outgoing)
@@ -114,12 +118,12 @@ class _Worker(Generic[P, R_co]):
         self, items: Iterable[Any], make: Callable[[Any], Outgoing], errors: OnErrors
     ) -> SendReport:
         _check_many(items, errors, Iterable)
-        sender = self._plan.sender
+        sender = self._spec.sender
         bulk = Bulk(make)
         sent, count = SendReport(), 0
         # Taken from the caller's iterable in the caller's thread: a database cursor, say,
         # must not be read in another one.
-        for chunk in chunks(bulk.each(items)):
+        for chunk in chunks(bulk.each(items), _HANDED_OVER):
             part = sender.run_sync(functools.partial(sender.send_many, self.queue, iter(chunk)))
             sent = sent.joined(part, offset=count)
             count += len(chunk)
@@ -144,13 +148,13 @@ class PayloadWorker(_Worker[P, R_co], Generic[P, T_contra, R_co]):
             ConfigError: an option is unknown or out of its range; nothing was sent.
             DriverError: the broker did not confirm it.
         """
-        sending = self._plan.sending(options)
-        return await self._send(self._plan.message(payload, sending), sending)
+        sending = self._spec.sending(options)
+        return await self._send(self._spec.message(payload, sending), sending)
 
     def enqueue_sync(self, payload: T_contra, /, **options: Unpack[SendOptions]) -> str:
         """``enqueue`` for programs without an event loop."""
-        sending = self._plan.sending(options)
-        return self._send_sync(self._plan.message(payload, sending), sending)
+        sending = self._spec.sending(options)
+        return self._send_sync(self._spec.message(payload, sending), sending)
 
     async def enqueue_many(
         self,
@@ -194,7 +198,7 @@ class PayloadWorker(_Worker[P, R_co], Generic[P, T_contra, R_co]):
         Raises:
             EnvelopeError: it holds none.
         """
-        return self._plan.codec.decode(body, "")
+        return self._spec.codec.decode(body, "")
 
     def child(
         self, child_id: str, parent_id: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -203,43 +207,43 @@ class PayloadWorker(_Worker[P, R_co], Generic[P, T_contra, R_co]):
         if len(args) != 1:
             msg = f"worker {self.name} takes one payload, not {len(args)}"
             raise PayloadError(msg)
-        return self._plan.child(args[0], kwargs, child_id=child_id, parent_id=parent_id)
+        return self._spec.child(args[0], kwargs, child_id=child_id, parent_id=parent_id)
 
     def _maker(self, delay: Seconds) -> Callable[[Any], Outgoing]:
-        message, seconds = self._plan.message, check_delay(delay)
+        message, seconds = self._spec.message, check_delay(delay)
         return lambda payload: (message(payload, AT_ONCE), seconds)
 
 
 class Call:
     """What one message of a keyword worker holds, for ``enqueue_many``."""
 
-    __slots__ = ("_plan", "fields", "options")
+    __slots__ = ("_spec", "fields", "options")
 
     def __init__(
-        self, plan: Plan, fields: Mapping[str, Any], options: Mapping[str, object]
+        self, spec: WorkerSpec, fields: Mapping[str, Any], options: Mapping[str, object]
     ) -> None:
-        self._plan = plan
+        self._spec = spec
         self.fields: Mapping[str, Any] = fields
         self.options: Mapping[str, object] = options
 
     def __repr__(self) -> str:
         """For people; shows no values."""
-        return f"<call of {self._plan.name}({', '.join(self.fields)})>"
+        return f"<call of {self._spec.name}({', '.join(self.fields)})>"
 
-    def outgoing(self, plan: Plan, /) -> Outgoing:
-        """The message, if the call is one of ``plan``'s worker.
+    def outgoing(self, spec: WorkerSpec, /) -> Outgoing:
+        """The message, if the call is one of ``spec``'s worker.
 
         Raises:
             PayloadError: it is not, or its fields are not what the worker takes.
         """
-        if self._plan is not plan:
-            msg = f"this is a call of worker {self._plan.name}, not of {plan.name}"
+        if self._spec is not spec:
+            msg = f"this is a call of worker {self._spec.name}, not of {spec.name}"
             raise PayloadError(msg)
-        sending = plan.sending(self.options)
+        sending = spec.sending(self.options)
         if sending.tx is not None:
             msg = "leave out tx: enqueue_many sends to the broker"
             raise ConfigError(msg)
-        return plan.message(self.fields, sending), sending.delay
+        return spec.message(self.fields, sending), sending.delay
 
 
 class KeywordWorker(_Worker[P, R_co], Generic[P, K, R_co]):
@@ -250,8 +254,8 @@ class KeywordWorker(_Worker[P, R_co], Generic[P, K, R_co]):
     message is a dead letter ``decode``.
     """
 
-    def __init__(self, plan: Plan, options: Mapping[str, object] | None = None) -> None:
-        super().__init__(plan)
+    def __init__(self, spec: WorkerSpec, options: Mapping[str, object] | None = None) -> None:
+        super().__init__(spec)
         self._options = options or {}
 
     async def enqueue(self, /, *args: K.args, **kwargs: K.kwargs) -> str:
@@ -276,7 +280,7 @@ class KeywordWorker(_Worker[P, R_co], Generic[P, K, R_co]):
 
     def call(self, /, *args: K.args, **kwargs: K.kwargs) -> Call:
         """What a message would hold, for ``enqueue_many``; the fields are checked there."""
-        return Call(self._plan, _fields(self._plan, args, kwargs), self._options)
+        return Call(self._spec, _fields(self._spec, args, kwargs), self._options)
 
     def options(self, **options: Unpack[SendOptions]) -> KeywordWorker[P, K, R_co]:
         """The same worker, sending with ``options``: ``f.options(delay=60).enqueue(x=1)``.
@@ -285,8 +289,8 @@ class KeywordWorker(_Worker[P, R_co], Generic[P, K, R_co]):
             ConfigError: an option is unknown or out of its range.
         """
         merged = {**self._options, **options}
-        self._plan.sending(merged)
-        return KeywordWorker(self._plan, merged)
+        self._spec.sending(merged)
+        return KeywordWorker(self._spec, merged)
 
     async def enqueue_many(
         self, calls: Iterable[Call] | AsyncIterable[Call], /, *, errors: OnErrors = "raise"
@@ -313,47 +317,51 @@ class KeywordWorker(_Worker[P, R_co], Generic[P, K, R_co]):
         Raises:
             EnvelopeError: it holds none.
         """
-        fields: Any = self._plan.codec.decode(body, "")
-        return Call(self._plan, fields, self._options)
+        fields: Any = self._spec.codec.decode(body, "")
+        return Call(self._spec, fields, self._options)
 
     def child(
         self, child_id: str, parent_id: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> PendingChild:
         """The message of ``job.enqueue(worker, **kwargs)``."""
-        fields = _fields(self._plan, args, kwargs)
-        return self._plan.child(fields, self._options, child_id=child_id, parent_id=parent_id)
+        fields = _fields(self._spec, args, kwargs)
+        return self._spec.child(fields, self._options, child_id=child_id, parent_id=parent_id)
 
-    def _message(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Message, Sending]:
-        sending = self._plan.sending(self._options)
-        return self._plan.message(_fields(self._plan, args, kwargs), sending), sending
+    def _message(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Message, CheckedOptions]:
+        sending = self._spec.sending(self._options)
+        return self._spec.message(_fields(self._spec, args, kwargs), sending), sending
 
     def _maker(self) -> Callable[[Any], Outgoing]:
         if self._options:
             msg = "options belong to each call here: write worker.options(…).call(…)"
             raise ConfigError(msg)
-        plan = self._plan
+        spec = self._spec
 
         def make(call: object) -> Outgoing:
             if not isinstance(call, Call):
-                msg = f"enqueue_many takes {plan.name}.call(…), not {type(call).__name__}"
+                msg = f"enqueue_many takes {spec.name}.call(…), not {type(call).__name__}"
                 raise PayloadError(msg)
-            return call.outgoing(plan)
+            return call.outgoing(spec)
 
         return make
 
 
-def _fields(plan: Plan, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+def _fields(
+    spec: WorkerSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Mapping[str, Any]:
     if args:
         msg = (
-            f"worker {plan.name} takes its fields by name: {', '.join(plan.signature.fields or ())}"
+            f"worker {spec.name} takes its fields by name: {', '.join(spec.signature.fields or ())}"
         )
         raise PayloadError(msg)
-    for name in kwargs.keys() - (plan.signature.fields or {}).keys():
+    for name in kwargs.keys() - (spec.signature.fields or {}).keys():
         # Whoever has used a payload worker will look for its options here.
         if name in SendOptions.__annotations__:
             msg = (
-                f"worker {plan.name} has no field {name!r}; "
-                f"the option is said before: {plan.name}.options({name}=…)"
+                f"worker {spec.name} has no field {name!r}; "
+                f"the option is said before: {spec.name}.options({name}=…)"
             )
             raise PayloadError(msg)
     return kwargs

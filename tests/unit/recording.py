@@ -11,9 +11,8 @@ from typing import Any, TypeVar
 
 from brokerwq.backoff import RetryPolicy
 from brokerwq.errors import BrokerwqError, TransientError
-from brokerwq.message import Message
+from brokerwq.message import Message, Outgoing
 from brokerwq.reports import FailedSend, SendReport
-from brokerwq.workers.bulk import Outgoing
 from brokerwq.workers.decorating import build_worker
 from brokerwq.workers.options import WorkerOptions
 

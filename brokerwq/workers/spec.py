@@ -13,11 +13,10 @@ from brokerwq.codecs import BoundCodec
 from brokerwq.codecs.choosing import reads_only
 from brokerwq.durations import Seconds
 from brokerwq.errors import ConfigError
-from brokerwq.message import Message, new_message_id
+from brokerwq.message import Message, Outgoing, new_message_id
 from brokerwq.reports import SendReport
-from brokerwq.workers.bulk import Outgoing
 from brokerwq.workers.keys import KeyReader
-from brokerwq.workers.options import Sending, WorkerOptions, check_sending
+from brokerwq.workers.options import CheckedOptions, WorkerOptions, check_send_options
 from brokerwq.workers.signature import Signature
 
 T = TypeVar("T")
@@ -61,7 +60,7 @@ class Sender(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class WorkerSpec:
     """One worker, as read at decoration; shared by all its copies with options."""
 
     sender: Sender
@@ -76,7 +75,12 @@ class Plan:
     foreign: Foreign | None = None
 
     def message(
-        self, payload: Any, sending: Sending, *, id_: str | None = None, cause: str | None = None
+        self,
+        payload: Any,
+        sending: CheckedOptions,
+        *,
+        id_: str | None = None,
+        cause: str | None = None,
     ) -> Message:
         """The message that carries ``payload``.
 
@@ -106,9 +110,9 @@ class Plan:
         """The payload of ``message``."""
         return self.codec.decode(message.body, message.content_type)
 
-    def sending(self, options: Mapping[str, object]) -> Sending:
+    def sending(self, options: Mapping[str, object]) -> CheckedOptions:
         """``options``, checked."""
-        return check_sending(options, self.sender.utcnow)
+        return check_send_options(options, self.sender.utcnow)
 
     def child(
         self, payload: Any, options: Mapping[str, object], *, child_id: str, parent_id: str
