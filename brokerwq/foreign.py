@@ -56,6 +56,9 @@ class Reading:
         expired: What becomes of it then.
         key: What makes two messages the same work; None is the id.
         raw: Added to ``job.raw``.
+        defect: Why it cannot be run, although its type and id can be read: a dead letter
+            ``decode`` with this text, which is called by them. One whose type has no worker
+            here is for somebody else, whatever its defect.
 
     Raises:
         EnvelopeError: at making, if a value is of another type or cannot be kept.
@@ -74,12 +77,14 @@ class Reading:
     expired: Expired = "discard"
     key: str | None = None
     raw: Mapping[str, object] = field(default_factory=lambda: _NO_RAW)
+    defect: str = ""
 
     def __post_init__(self) -> None:
         """Refuse here what would go wrong far from the codec that made it."""
         _check_body(self.body)
         _check_text(self.type, "type", MAX_TYPE_CHARS)
         _check_text(self.id, "id", _MAX_ID_CHARS)
+        _check_text(self.defect, "defect")
         if self.key is not None:
             _check_text(self.key, "key", _MAX_ID_CHARS)
         for name, text in self.headers.items():

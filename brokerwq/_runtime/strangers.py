@@ -45,14 +45,17 @@ class Strangers:
         reading = held.reading
         if reading is None:
             return None
-        if not foreign.names_types:
-            return self.routes[0]
-        if reading.type:
-            return self._by_type.get(reading.type) or self._by_type.get(EVERY_TYPE)
-        if len(self.routes) > 1:
-            held.view = replace(held.view, defect=_NOBODY)
+        if foreign.names_types and reading.type:
+            route = self._by_type.get(reading.type) or self._by_type.get(EVERY_TYPE)
+            defect = reading.defect if route else ""
+        else:
+            route = self.routes[0]
+            is_clear = len(self.routes) == 1 or not foreign.names_types
+            defect = reading.defect or ("" if is_clear else _NOBODY)
+        if defect:
+            held.view = replace(held.view, defect=defect)
             return None
-        return self.routes[0]
+        return route
 
 
 def seen_by(routes: Sequence[Route], delivery: Delivery) -> Delivery:
@@ -60,7 +63,8 @@ def seen_by(routes: Sequence[Route], delivery: Delivery) -> Delivery:
     foreign = next((route.foreign for route in routes if route.foreign), None)
     if foreign is None or delivery.message.type or delivery.defect:
         return delivery
-    return _read(foreign, delivery)[1]
+    reading, view = _read(foreign, delivery)
+    return view if reading is None else replace(view, defect=reading.defect)
 
 
 def named(held: Held, note: DeadLetterNote) -> DeadLetterNote:

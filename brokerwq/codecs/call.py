@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final
@@ -13,7 +13,7 @@ from uuid import UUID
 from brokerwq.codecs.base import BoundCodec
 from brokerwq.codecs.plain import JsonBound
 from brokerwq.errors import ConfigError, EnvelopeError
-from brokerwq.foreign import Arguments
+from brokerwq.foreign import Arguments, Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +119,14 @@ def in_utc(moment: datetime) -> datetime:
     except OverflowError:
         is_past = (moment.utcoffset() or timedelta()) > timedelta()
         return _FIRST if is_past else _LAST
+
+
+def completed(known: Reading, complete: Callable[[Reading], Reading]) -> Reading:
+    """``complete(known)``; what it refuses is called by the type and id that ``known`` has."""
+    try:
+        return complete(known)
+    except EnvelopeError as error:
+        return replace(known, defect=str(error))
 
 
 def refuse_workflow(what: str, found: list[str]) -> None:

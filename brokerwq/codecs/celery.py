@@ -8,14 +8,14 @@ headers, properties and that body in base64, by default in base64 once more.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any, Final, Literal, cast
 from uuid import UUID
 
 from brokerwq.codecs import coding, strict
-from brokerwq.codecs.call import check_choice, in_utc, refuse_workflow
+from brokerwq.codecs.call import check_choice, completed, in_utc, refuse_workflow
 from brokerwq.codecs.plain import is_json
 from brokerwq.errors import EnvelopeError
 from brokerwq.foreign import Arguments, Expired, Reading, is_unicode
@@ -47,31 +47,39 @@ class CeleryCodec:
     def read(self, message: Message, /) -> Reading:
         """See ``ForeignCodec.read``."""
         task = _by_headers(message) or _by_envelope(message)
+        known = Reading(
+            type=_text(task.headers, _TASK),
+            id=_text(task.headers, "id") or task.correlation_id,
+            headers=task.texts,
+            raw=task.raw,
+        )
+        return completed(known, lambda known: self._whole(task, known))
+
+    def _whole(self, task: _Task, known: Reading) -> Reading:
         if task.content_type and not is_json(task.content_type):
             msg = f"content type is {task.content_type!r:.100}; of Celery's only JSON is read"
             raise EnvelopeError(msg)
-        body = coding.decompressed(task.body, _text(task.headers, "compression"))
+        body = coding.decompressed(_body_of(task), _text(task.headers, "compression"))
         body = coding.as_utf8(body, task.content_type, task.content_encoding)
         args, kwargs, workflow = _parts(body)
         if self.workflows == "refuse":
             refuse_workflow("task", [name for name in _WORKFLOW if workflow.get(name)])
-        return Reading(
-            type=_text(task.headers, _TASK),
-            id=_text(task.headers, "id") or task.correlation_id,
+        return replace(
+            known,
             body=body,
             content_type=task.content_type,
             arguments=Arguments(args, kwargs),
             not_before=_moment(task.headers, "eta"),
             expires=_moment(task.headers, "expires"),
             expired=self.expired,
-            headers=task.texts,
             raw={**task.raw, "Celery": {"headers": task.headers, "workflow": workflow}},
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task:
-    body: bytes
+    body: object
+    packing: object
     content_type: str
     content_encoding: str
     correlation_id: str
@@ -89,6 +97,7 @@ def _by_headers(message: Message) -> _Task | None:
     correlation_id = message.raw.get("correlation_id")
     return _Task(
         body=message.body,
+        packing=None,
         content_type=content_type,
         content_encoding=content_encoding,
         correlation_id=correlation_id if isinstance(correlation_id, str) else "",
@@ -111,22 +120,14 @@ def _by_envelope(message: Message) -> _Task:
     if not headers.get(_TASK):
         msg = "there is no header 'task': it is no task of Celery's message protocol 2"
         raise EnvelopeError(msg)
-    inner = envelope.get("body")
-    if not isinstance(inner, str) or not is_unicode(inner):
-        msg = "kombu's envelope has no body"
-        raise EnvelopeError(msg)
-    packing = properties.get("body_encoding")
-    if packing not in (None, "base64"):
-        msg = f"body encoding {packing!r:.50} is not known here"
-        raise EnvelopeError(msg)
     texts = {
         name: text
         for name, text in headers.items()
         if isinstance(text, str) and is_unicode(text) and is_unicode(name)
     }
-    packed = inner.encode()
     return _Task(
-        body=coding.unbase64(packed, "kombu's body") if packing else packed,
+        body=envelope.get("body"),
+        packing=properties.get("body_encoding"),
         content_type=_text(envelope, "content-type"),
         content_encoding=_text(envelope, "content-encoding"),
         correlation_id=_text(properties, "correlation_id"),
@@ -134,6 +135,19 @@ def _by_envelope(message: Message) -> _Task:
         texts=texts,
         raw={"Kombu": {name: value for name, value in envelope.items() if name != "body"}},
     )
+
+
+def _body_of(task: _Task) -> bytes:
+    if isinstance(task.body, bytes):
+        return task.body
+    if not isinstance(task.body, str) or not is_unicode(task.body):
+        msg = "kombu's envelope has no body"
+        raise EnvelopeError(msg)
+    if task.packing not in (None, "base64"):
+        msg = f"body encoding {task.packing!r:.50} is not known here"
+        raise EnvelopeError(msg)
+    packed = task.body.encode()
+    return coding.unbase64(packed, "kombu's body") if task.packing else packed
 
 
 def _mapping(holder: Mapping[str, object], name: str) -> dict[str, object]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, cast
 
 from brokerwq.codecs import coding, strict
+from brokerwq.codecs.call import completed
 from brokerwq.codecs.plain import is_json
 from brokerwq.errors import EnvelopeError
 from brokerwq.foreign import Reading, is_unicode
@@ -41,12 +42,8 @@ class CloudEventsCodec:
         if not attributes and not media:
             # Where a producer says nothing at all, only the whole event can be in the body.
             return _structured(coding.as_utf8(message.body, "", content_encoding))
-        return _reading(
-            attributes,
-            message.body or None,
-            content_type=content_type,
-            content_encoding=content_encoding,
-        )
+        known = _known(attributes, content_type, content_encoding)
+        return _whole(known, attributes, lambda: message.body or None)
 
 
 def _from_headers(message: Message) -> dict[str, object]:
@@ -67,41 +64,44 @@ def _from_headers(message: Message) -> dict[str, object]:
 def _structured(body: bytes) -> Reading:
     event = strict.parse_object(body, "the event")
     attributes = {name: value for name, value in event.items() if name not in _DATA}
-    if len(event) - len(attributes) > 1:
-        msg = "the event has both data and data_base64"
-        raise EnvelopeError(msg)
     declared = attributes.get("datacontenttype")
     content_type = declared if isinstance(declared, str) else ""
-    data: bytes | None = None
+    known = _known(attributes, content_type)
+    return _whole(known, attributes, lambda: _data(event, body, content_type))
+
+
+def _data(event: Mapping[str, object], body: bytes, content_type: str) -> bytes | None:
     if "data_base64" in event:
-        packed = event["data_base64"]
-        if not isinstance(packed, str) or not is_unicode(packed):
-            msg = "data_base64 is no text"
+        if "data" in event:
+            msg = "the event has both data and data_base64"
             raise EnvelopeError(msg)
-        data = coding.unbase64(packed.encode(), "data_base64")
-    elif "data" in event:
-        data = _text(event["data"], content_type)
-        if data is None:
-            data = strict.member_of(body, "data")  # not written anew, which would round numbers
-    return _reading(attributes, data, content_type=content_type)
-
-
-def _text(data: object, content_type: str) -> bytes | None:
-    """``data`` if it is a text that is no JSON."""
-    if not isinstance(data, str) or not content_type or is_json(content_type):
+        return coding.unbase64(_utf8(event["data_base64"], "data_base64"), "data_base64")
+    if "data" not in event:
         return None
-    if not is_unicode(data):
-        msg = "data holds a lone surrogate"
+    data = event["data"]
+    if isinstance(data, str) and content_type and not is_json(content_type):
+        return _utf8(data, "data")
+    return strict.member_of(body, "data")  # not written anew, which would round its numbers
+
+
+def _utf8(text: object, what: str) -> bytes:
+    if not isinstance(text, str) or not is_unicode(text):
+        msg = f"{what} is no text"
         raise EnvelopeError(msg)
-    return data.encode()
+    return text.encode()
 
 
-def _reading(
-    attributes: Mapping[str, object],
-    data: bytes | None,
-    *,
-    content_type: str,
-    content_encoding: str = "",
+def _whole(
+    known: Reading, attributes: Mapping[str, object], data: Callable[[], bytes | None]
+) -> Reading:
+    return completed(
+        known,
+        lambda known: replace(known, body=data(), created_at=_time(attributes.get("time"))),
+    )
+
+
+def _known(
+    attributes: Mapping[str, object], content_type: str, content_encoding: str = ""
 ) -> Reading:
     version = attributes.get("specversion")
     if version != VERSION:
@@ -113,7 +113,6 @@ def _reading(
         type=_required(attributes, "type"),
         # Ids are unique within a source alone. No URI holds a space, so none is taken for two.
         id=f"{source.replace(' ', '%20')} {id_}",
-        body=data,
         content_type=content_type,
         content_encoding=content_encoding,
         headers={
@@ -124,7 +123,6 @@ def _reading(
             and is_unicode(value)
             and is_unicode(name)
         },
-        created_at=_time(attributes.get("time")),
         raw={"CloudEvents": dict(attributes)},
     )
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, cast
 
 from brokerwq.codecs import coding, strict
-from brokerwq.codecs.call import check_choice, compact, refuse_workflow
+from brokerwq.codecs.call import check_choice, compact, completed, refuse_workflow
 from brokerwq.errors import EnvelopeError
 from brokerwq.foreign import Arguments, Expired, Reading
 from brokerwq.message import Message
@@ -45,15 +45,21 @@ class DramatiqCodec:
         if not body.lstrip().startswith(b"{"):
             body = coding.unbase64(body, "a body that is no JSON object")
         fields = strict.parse_object(body, "the message")
+        known = Reading(
+            type=cast("str", _part(fields, "actor_name", str)),
+            id=cast("str", _part(fields, "message_id", str)),
+        )
+        return completed(known, lambda known: self._whole(fields, known))
+
+    def _whole(self, fields: Mapping[str, object], known: Reading) -> Reading:
         args = _part(fields, "args", list)
         kwargs = cast("dict[str, object]", _part(fields, "kwargs", dict))
         options = cast("dict[str, object]", _part(fields, "options", dict))
         if self.workflows == "refuse":
             refuse_workflow("message", [name for name in _WORKFLOW if options.get(name)])
         created = _moment(fields.get("message_timestamp"), "message_timestamp")
-        return Reading(
-            type=cast("str", _part(fields, "actor_name", str)),
-            id=cast("str", _part(fields, "message_id", str)),
+        return replace(
+            known,
             # Without the options, which change when Dramatiq sends the same message again.
             body=compact([args, kwargs]),
             arguments=Arguments(cast("list[object]", args), kwargs),

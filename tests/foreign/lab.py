@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from brokerwq import Message
+from brokerwq.codecs import ForeignCodec
+from brokerwq.errors import EnvelopeError
 
 
 def task(
@@ -69,3 +71,13 @@ def sns_envelope(text: str, **changes: Any) -> Message:
         **changes,
     }
     return Message(id="native", body=json.dumps(envelope).encode())
+
+
+def refusal(codec: ForeignCodec, message: Message) -> str:
+    """Why ``codec`` lets nobody run ``message``."""
+    try:
+        reading = codec.read(message)
+    except EnvelopeError as error:
+        return str(error)
+    assert reading.defect
+    return reading.defect

@@ -19,7 +19,7 @@ from brokerwq.codecs.coding import MAX_UNPACKED_BYTES, as_utf8
 from brokerwq.errors import EnvelopeError
 from brokerwq.message import Message
 from tests.cases.lab import Place, dead_letters, declare, send_raw
-from tests.foreign.lab import dramatiq_message, task
+from tests.foreign.lab import dramatiq_message, refusal, task
 
 TEXT = '{"name":"Ærøskøbing"}'
 BODY = TEXT.encode()
@@ -111,8 +111,7 @@ def test_a_bomb_of_empty_lists_is_refused_before_it_is_parsed() -> None:
         body=zlib.compress(b"[" + body + b",{},{}]", 1),
         headers={"task": "t", "compression": "application/x-gzip"},
     )
-    with pytest.raises(EnvelopeError, match="lists and objects"):
-        CeleryCodec().read(packed)
+    assert "lists and objects" in refusal(CeleryCodec(), packed)
 
 
 def test_what_just_fits_is_taken() -> None:
@@ -141,8 +140,7 @@ def test_a_task_that_kombu_compressed_is_read(pack: Callable[[bytes], bytes], na
     assert list(arguments.args) == [1]
     for cut in (packed.body[:-3], packed.body + b"x", b""):
         broken = Message(id="", body=cut, headers=plain.headers)
-        with pytest.raises(EnvelopeError, match="no whole"):
-            CeleryCodec().read(broken)
+        assert "no whole" in refusal(CeleryCodec(), broken)
 
 
 @pytest.mark.parametrize(
@@ -154,13 +152,12 @@ def test_kombus_bombs_are_refused_as_well(pack: Callable[[bytes], bytes], name: 
         id="", body=pack(bytes(2 * MAX_UNPACKED_BYTES)), headers={"task": "t", "compression": name}
     )
 
-    with pytest.raises(EnvelopeError, match="more than"):
-        CeleryCodec().read(bomb)
+    assert "more than" in refusal(CeleryCodec(), bomb)
 
 
 def test_an_unknown_compression_is_named() -> None:
-    with pytest.raises(EnvelopeError, match="application/zstd"):
-        CeleryCodec().read(task("t", headers={"compression": "application/zstd"}))
+    packed = task("t", headers={"compression": "application/zstd"})
+    assert "'application/zstd' is not known" in refusal(CeleryCodec(), packed)
 
 
 @pytest.mark.parametrize(

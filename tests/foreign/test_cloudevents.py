@@ -12,8 +12,8 @@ from pydantic import BaseModel
 
 from brokerwq import Job, Message
 from brokerwq.codecs import CloudEventsCodec
-from brokerwq.errors import EnvelopeError
 from tests.cases.lab import Place, declare, reasons, send_raw
+from tests.foreign.lab import refusal
 
 CORE = {"specversion": "1.0", "type": "order.paid", "source": "/shop/eu", "id": "ce-1"}
 TIME = "2026-09-21T14:13:20Z"
@@ -163,5 +163,4 @@ def test_an_id_counts_within_its_source_alone() -> None:
     ],
 )
 def test_what_is_no_event_says_why(message: Message, why: str) -> None:
-    with pytest.raises(EnvelopeError, match=why):
-        CloudEventsCodec().read(message)
+    assert why in refusal(CloudEventsCodec(), message)

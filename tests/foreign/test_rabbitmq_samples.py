@@ -12,9 +12,10 @@ import pytest
 from brokerwq_rabbitmq.table import Properties
 from pamqp.commands import Basic
 
-from brokerwq import App, Job, Message
+from brokerwq import App, Job, Message, QueueSpec
 from brokerwq.codecs import Arguments, Reading
 from brokerwq.dead_letters import DeadLetters
+from brokerwq.dead_letters.sweep import Sweep
 from brokerwq.driver import Delivery
 from brokerwq.events import JobEnded
 from tests.adapters.rabbit import RELEASES, Lab, claim, eventually, server_or_skip
@@ -177,23 +178,24 @@ async def test_airflows_command_comes_as_the_one_argument_it_is(lab: Lab, place:
     found = sample("airflow.amqp.json")
     queue = await theirs(lab)
     app = place.app()
-    seen: list[list[str]] = []
+    seen: list[Any] = []
     name = found["headers"]["task"][1]
 
     await publish(lab, queue, found)
     # Looked at first, and neither run nor counted for it.
-    (delivery,) = await look(place.app(), queue)
-    assert delivery.message.body == found["body"].encode()
-    await place.aclose()
+    driver = await place.app().broker().driver()
+    async with Sweep(driver, queue, max_held=1, spec=QueueSpec(name=queue, declare="never")) as it:
+        (delivery,) = await it.claim(1)
+        assert delivery.message.body == found["body"].encode()
 
     @app.worker(queue, codec="celery", foreign=True, name=name)
     async def execute_command(job: Job, command: list[str]) -> None:
         assert job.id == found["properties"]["correlation_id"]
-        seen.append(command)
+        seen.append((command, job.attempt))
 
     async with place.running(app):
         await place.until(lambda: seen)
-    assert seen == [found["expect"]["args_0"]]
+    assert seen == [(found["expect"]["args_0"], 1)]
 
 
 async def test_a_dramatiq_message_waits_in_its_delay_queue(lab: Lab, place: Place) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -393,6 +393,69 @@ async def test_a_task_of_others_can_be_left_to_them_for_ever(
     assert dict(delivery.message.headers) == dict(task("t.b", 1).headers)
 
 
+CHAINED = {"chain": [{"task": "t.c"}]}
+
+
+REFUSED: list[tuple[str, Callable[[str], Message]]] = [
+    ("celery", lambda name: task(name, 1, workflow=CHAINED, id_=name)),
+    ("celery", lambda name: enveloped(task(name, id_=name), body_encoding="rot13")),
+    (
+        "celery",
+        lambda name: Message(
+            id="",
+            body=b"\x80\x04]",
+            content_type="application/x-python-serialize",
+            headers={"task": name, "id": name},
+        ),
+    ),
+    (
+        "dramatiq",
+        lambda name: dramatiq_message(name, id_=name, options={"pipe_target": {"a": 1}}),
+    ),
+    (
+        "cloudevents",
+        lambda name: Message(
+            id="",
+            body=b"{}",
+            content_type="application/json",
+            headers={
+                "ce-specversion": "1.0",
+                "ce-id": name,
+                "ce-source": "/a",
+                "ce-type": name,
+                "ce-time": "noon",
+            },
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("codec", "refused"), REFUSED)
+async def test_what_cannot_be_run_dies_under_its_name_and_only_where_it_has_a_worker(
+    place: Place, codec: Any, refused: Callable[[str], Message]
+) -> None:
+    app = place.app()
+
+    @app.worker("q", codec=codec, foreign=True, name="t.a", on_unknown="leave")
+    async def a(n: int) -> None:
+        raise AssertionError(n)
+
+    theirs = refused("t.b")
+    await declare(app, "q")
+    await send_raw(app, "q", refused("t.a"), theirs)
+    async with place.running(app):
+        await place.passes(60)
+
+    ready, leased, delayed, dead = await counts(app, "q")
+    assert (ready + leased + delayed, dead) == (1, 1)
+    (event,) = place.events.of(DeadLettered)
+    assert (event.id.removeprefix("/a "), event.type, event.reason) == ("t.a", "t.a", "decode")
+    await place.passes(5)
+    consumer = await (await app.broker().driver()).consume("q", lease=60.0, prefetch=1)
+    (delivery,) = await consumer.claim(1, 0.0)
+    assert (delivery.message.body, delivery.attempt) == (theirs.body, 1)
+
+
 async def test_a_failing_task_is_retried_by_the_workers_own_policy(place: Place) -> None:
     app = place.app()
     seen: list[tuple[int, str]] = []
@@ -468,7 +531,8 @@ async def test_a_dramatiq_message_runs_the_worker_of_its_actor(place: Place) -> 
         (dramatiq_message("t", 1, message_timestamp="now"), "message_timestamp is no number"),
         (dramatiq_message("t", 1, message_timestamp=10**30), "beyond the calendar"),
         (dramatiq_message("t", 1, kwargs=[]), "no kwargs"),
-        (Message(id="", body=b'{"actor_name": "t"}'), "no args"),
+        (Message(id="", body=b'{"actor_name": "t"}'), "no message_id"),
+        (Message(id="", body=b'{"actor_name": "t", "message_id": "m"}'), "no args"),
         (Message(id="", body=b"gASV"), "not UTF-8"),
     ],
 )
@@ -742,6 +806,7 @@ class Broken:
         Broken(None, lambda: Reading(body="text")),  # type: ignore[arg-type]
         Broken(None, lambda: Reading(headers={"a": 1})),  # type: ignore[dict-item]
         Broken(None, lambda: Reading(arguments=Arguments([object()]))),
+        Broken(None, lambda: Reading(defect="useless")),
     ],
 )
 async def test_a_codec_that_fails_makes_a_dead_letter_not_a_dead_runner(
