@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 import os
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, Unpack, overload
 
+from brokerwq._runtime.background import Background
 from brokerwq._runtime.children import send_by_kind
 from brokerwq.backoff import RetryPolicy, check_policy
 from brokerwq.clock import SYSTEM_CLOCK, Clock
@@ -31,10 +31,10 @@ from brokerwq.workers.options import Key, OnDead, OnUnknown, WorkerKeywords, Wor
 from brokerwq.workers.registry import Registry
 
 if TYPE_CHECKING:
-    from brokerwq._runtime.background import BackgroundLoop
     from brokerwq.broker import Broker
     from brokerwq.idempotency import Guards
     from brokerwq.idempotency.store import Store
+    from brokerwq.runner import RunnerOptions
     from brokerwq.settings import Settings
 
 T = TypeVar("T")
@@ -95,8 +95,7 @@ class App:
         self._middleware = check_layers(middleware)
         self.place, self._sources = places_of(self.settings, clock, telemetry)
         self._lifespan: Lifespan | None = None
-        self._background: BackgroundLoop | None = None
-        self._starting = threading.Lock()
+        self._background = Background()
         self._pid = os.getpid()
         self.name: str | None = None if name is None else check_name(name, "app name")
         self._guards: Guards | None = None
@@ -264,11 +263,13 @@ class App:
 
     # -- running --------------------------------------------------------------------------
 
-    async def run(self, *queues: str, **options: Any) -> RunReport:
-        """Run the workers until told to stop; see ``Runner``, which takes the options."""
+    async def run(
+        self, *queues: str, handle_signals: bool = True, **options: Unpack[RunnerOptions]
+    ) -> RunReport:
+        """Run the workers until told to stop; see ``Runner`` and ``Runner.run``."""
         from brokerwq.runner import Runner  # noqa: PLC0415  -- producers need none of it
 
-        return await Runner(self, *queues, **options).run()
+        return await Runner(self, *queues, **options).run(handle_signals=handle_signals)
 
     async def drain(
         self,
@@ -276,13 +277,18 @@ class App:
         include_delayed: bool = False,
         settle: Seconds = 5.0,
         progress: Callable[[int], object] | None = None,
-        **options: Any,
+        handle_signals: bool = True,
+        **options: Unpack[RunnerOptions],
     ) -> RunReport:
-        """Run the workers until their queues are empty; see ``Runner.drain``."""
+        """Run the workers until their queues are empty; see ``Runner`` and ``Runner.drain``."""
         from brokerwq.runner import Runner  # noqa: PLC0415  -- producers need none of it
 
-        runner = Runner(self, *queues, **options)
-        return await runner.drain(include_delayed=include_delayed, settle=settle, progress=progress)
+        return await Runner(self, *queues, **options).drain(
+            include_delayed=include_delayed,
+            settle=settle,
+            progress=progress,
+            handle_signals=handle_signals,
+        )
 
     def build_driver(self) -> Driver:
         """A driver of the app's broker that is not yet open.
@@ -378,13 +384,7 @@ class App:
     def run_sync(self, call: Callable[[], Coroutine[Any, Any, T]], /) -> T:
         """Run ``call()`` on the app's background loop, and wait for it in this thread."""
         self._notice_fork()
-        with self._starting:
-            background = self._background
-            if background is None:
-                from brokerwq._runtime import background as loops  # noqa: PLC0415  -- as above
-
-                background = self._background = loops.BackgroundLoop()
-        return background.run(call)
+        return self._background.run(call)
 
     def utcnow(self) -> datetime:
         """The wall clock, in UTC."""
@@ -394,6 +394,5 @@ class App:
         if self._pid != os.getpid():
             # A child must not touch its parent's sockets and files, not even to close them.
             self.place.forget()
-            self._background = None
-            self._starting = threading.Lock()
+            self._background = Background()
             self._pid = os.getpid()

@@ -9,7 +9,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from brokerwq._runtime.drain import Drained, DrainGoal
 from brokerwq._runtime.engine import Engine
@@ -35,6 +35,15 @@ _SIGNAL_BASE = 128
 _RUNNING: ContextVar[tuple[App, ...]] = ContextVar("brokerwq_running", default=())
 """The apps whose workers run in this context."""
 _RELAY_SECONDS = 1.0
+
+
+class RunnerOptions(TypedDict, total=False):
+    """What ``Runner`` takes by name, and ``App.run`` and ``App.drain`` pass on to it."""
+
+    slots: int | None
+    grace: Seconds | None
+    heartbeat: bool | None
+    log: bool
 
 
 class Runner:

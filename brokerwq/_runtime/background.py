@@ -18,6 +18,20 @@ _CLOSE_SECONDS: Final = 3.0
 """A program's end waits no longer for brokers to be left in good order."""
 
 
+class Background:
+    """The background loop of an app, once there is something to run on it."""
+
+    def __init__(self) -> None:
+        self._starting = threading.Lock()
+        self._loop: BackgroundLoop | None = None
+
+    def run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """See ``BackgroundLoop.run``."""
+        with self._starting:
+            loop = self._loop = self._loop or BackgroundLoop()
+        return loop.run(call)
+
+
 class BackgroundLoop:
     """One event loop on a daemon thread, started when it is made.
 
