@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 
 PROGRAM = """
-import asyncio, atexit, os, sys
+import asyncio, atexit, gc, os, sys
 from brokerwq import App
 
 app = App(sys.argv[1])
@@ -30,6 +30,13 @@ if sys.argv[3] == "sync":
 elif sys.argv[3] == "loops":
     asyncio.run(thumbnail.enqueue(key="a"))
     asyncio.run(left_open())
+elif sys.argv[3] == "by hand":
+    for key in "ab":
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(thumbnail.enqueue(key=key))
+        loop.close()
+        del loop
+    gc.collect()
 elif sys.argv[3] == "fork":
     thumbnail.enqueue_sync(key="a")
     if child := os.fork():
@@ -61,7 +68,7 @@ def check_silence(url: str, queue: str, environment: Mapping[str, str] | None = 
             stderr=subprocess.STDOUT,
             text=True,
         )
-        for way in ("sync", "loops", "fork", "exit")
+        for way in ("sync", "loops", "by hand", "fork", "exit")
     }
     said = {way: process.communicate(timeout=60)[0] for way, process in processes.items()}
-    assert said == {"sync": "", "loops": "", "fork": "", "exit": "on purpose\n"}
+    assert said == {"sync": "", "loops": "", "by hand": "", "fork": "", "exit": "on purpose\n"}

@@ -9,13 +9,13 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from brokerwq import App, connect
+from brokerwq import App, Broker, connect
 from brokerwq.driver import Driver
 from brokerwq.errors import ClosedError, ConfigError, TransientError
 from brokerwq.message import new_message_id
@@ -73,7 +73,17 @@ def test_one_app_serves_loops_that_were_left_open_or_closed_properly(ring: Ring)
     assert ring.drained() == [0, 1, 2, 100, 101, 102]
 
 
-def test_what_a_loop_has_opened_is_closed_when_it_ends(tmp_path: Path) -> None:
+def by_hand(call: Coroutine[Any, Any, object]) -> None:
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(call)
+    loop.close()
+    loop.close()  # as asyncio has it: the second time does nothing
+
+
+@pytest.mark.parametrize("run", [asyncio.run, by_hand])
+def test_what_a_loop_has_opened_is_closed_when_it_ends(
+    tmp_path: Path, run: Callable[[Coroutine[Any, Any, object]], object]
+) -> None:
     closed: list[Driver] = []
 
     def watched(driver: Driver) -> Driver:
@@ -89,8 +99,26 @@ def test_what_a_loop_has_opened_is_closed_when_it_ends(tmp_path: Path) -> None:
     ring = Ring(tmp_path)
     with ring.app.on(f"sqlite:///{tmp_path}/other.db", driver=watched):
         for n in range(2):
-            asyncio.run(ring.work.enqueue(n=n))
+            run(ring.work.enqueue(n=n))
             assert len(closed) == n + 1
+
+
+def test_a_loop_that_is_closed_by_hand_closes_each_of_several_brokers_once() -> None:
+    async def use() -> list[Broker]:
+        async with connect("memory://") as gone:
+            pass
+        apps = [App("memory://") for _ in range(3)]
+        kept = [app.broker() for app in apps]
+        for broker in kept:
+            await broker.open()
+        return [gone, *kept]
+
+    loop = asyncio.new_event_loop()
+    brokers = loop.run_until_complete(use())
+    assert [broker.is_closed for broker in brokers] == [True, False, False, False]
+    loop.close()
+
+    assert all(broker.is_closed for broker in brokers)
 
 
 @pytest.mark.slow
