@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, cast
@@ -43,7 +43,8 @@ class CloudEventsCodec:
             # Where a producer says nothing at all, only the whole event can be in the body.
             return _structured(coding.as_utf8(message.body, "", content_encoding))
         known = _known(attributes, content_type, content_encoding)
-        return _whole(known, attributes, lambda: message.body or None)
+        known = replace(known, body=message.body or None)
+        return completed(known, lambda known: _timed(known, attributes))
 
 
 def _from_headers(message: Message) -> dict[str, object]:
@@ -63,25 +64,26 @@ def _from_headers(message: Message) -> dict[str, object]:
 
 def _structured(body: bytes) -> Reading:
     event = strict.parse_object(body, "the event")
-    attributes = {name: value for name, value in event.items() if name not in _DATA}
-    declared = attributes.get("datacontenttype")
-    content_type = declared if isinstance(declared, str) else ""
-    known = _known(attributes, content_type)
-    return _whole(known, attributes, lambda: _data(event, body, content_type))
+    known = _known({name: value for name, value in event.items() if name not in _DATA})
+    return completed(known, lambda known: _timed(_with_data(known, event, body), event))
 
 
-def _data(event: Mapping[str, object], body: bytes, content_type: str) -> bytes | None:
+def _with_data(known: Reading, event: Mapping[str, object], body: bytes) -> Reading:
     if "data_base64" in event:
         if "data" in event:
             msg = "the event has both data and data_base64"
             raise EnvelopeError(msg)
-        return coding.unbase64(_utf8(event["data_base64"], "data_base64"), "data_base64")
+        packed = _utf8(event["data_base64"], "data_base64")
+        return replace(known, body=coding.unbase64(packed, "data_base64"))
     if "data" not in event:
-        return None
-    data = event["data"]
-    if isinstance(data, str) and content_type and not is_json(content_type):
-        return _utf8(data, "data")
-    return strict.member_of(body, "data")  # not written anew, which would round its numbers
+        return replace(known, body=None)
+    data, kind = event["data"], coding.media_type(known.content_type)
+    if isinstance(data, str) and kind and not is_json(kind):
+        found = _utf8(data, "data")
+    else:
+        found = strict.member_of(body, "data")  # not written anew, which would round its numbers
+    # Its character set is the event's by now, whatever it was before.
+    return replace(known, body=found, content_type=kind)
 
 
 def _utf8(text: object, what: str) -> bytes:
@@ -91,18 +93,16 @@ def _utf8(text: object, what: str) -> bytes:
     return text.encode()
 
 
-def _whole(
-    known: Reading, attributes: Mapping[str, object], data: Callable[[], bytes | None]
-) -> Reading:
-    return completed(
-        known,
-        lambda known: replace(known, body=data(), created_at=_time(attributes.get("time"))),
-    )
+def _timed(known: Reading, attributes: Mapping[str, object]) -> Reading:
+    return replace(known, created_at=_time(attributes.get("time")))
 
 
 def _known(
-    attributes: Mapping[str, object], content_type: str, content_encoding: str = ""
+    attributes: Mapping[str, object], content_type: str = "", content_encoding: str = ""
 ) -> Reading:
+    declared = attributes.get("datacontenttype")
+    if not content_type and isinstance(declared, str):
+        content_type = declared
     version = attributes.get("specversion")
     if version != VERSION:
         msg = f"specversion is {version!r:.50}; CloudEvents {VERSION} is read"

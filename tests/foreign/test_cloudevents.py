@@ -52,6 +52,10 @@ EVENTS: dict[str, Message] = {
         )
         for prefix in ("cloudEvents:", "cloudEvents_", "ce-", "CE_")
     },
+    "binary, where there is no content type but the event's": binary(
+        '{"order_id":1}'.encode("utf-16"), "cloudEvents_", time=TIME, traceparent=TRACE,
+        datacontenttype="application/json; charset=utf-16",
+    ),
 }  # fmt: skip
 
 
@@ -127,6 +131,31 @@ def test_a_text_of_another_kind_is_the_data_itself() -> None:
     for text in ("<a/>", ""):
         event = structured(data=text, datacontenttype="text/xml")
         assert CloudEventsCodec().read(event).body == text.encode()
+
+
+@pytest.mark.parametrize("charset", ["iso-8859-1", "utf-16", "utf-8"])
+async def test_data_in_an_event_is_of_the_events_own_character_set(
+    place: Place, charset: str
+) -> None:
+    app = place.app()
+    seen: list[Any] = []
+
+    @app.worker("q", codec="cloudevents", foreign=True, name="order.paid")
+    async def paid(*, name: str) -> None:
+        seen.append(name)
+
+    kind = f"application/json; charset={charset}"
+    packed = base64.b64encode('{"name":"Ærø"}'.encode(charset)).decode()
+    await declare(app, "q")
+    await send_raw(
+        app,
+        "q",
+        structured(data={"name": "Ærø"}, datacontenttype=kind),
+        structured(data_base64=packed, datacontenttype=kind, id="2"),
+    )
+    await place.drain(app)
+
+    assert seen == ["Ærø", "Ærø"]
 
 
 def test_an_id_counts_within_its_source_alone() -> None:
