@@ -208,3 +208,12 @@ def test_every_line_of_the_log_is_listed_under_its_level() -> None:
         name = {10: "DEBUG", 20: "INFO", 30: "WARNING", 40: "ERROR"}[level]
         (row,) = re.findall(rf"^\| {name} \| (.*) \|$", table, re.MULTILINE)
         assert f"`{text}`" in row, (name, text)
+
+
+def test_every_module_has_its_place_in_the_picture_of_the_layers() -> None:
+    picture = section((DOCS / "architecture.md").read_text(encoding="utf-8"), "## Layers")
+    modules = {path.stem for path in (ROOT / "brokerwq").iterdir() if path.suffix in ("", ".py")}
+
+    missing = modules - {"__init__", "__main__", "__pycache__"} - set(re.findall(r"\w+", picture))
+
+    assert missing == set()
