@@ -125,11 +125,16 @@ def _by_envelope(message: Message) -> _Task:
         for name, text in headers.items()
         if isinstance(text, str) and is_unicode(text) and is_unicode(name)
     }
+    content_type = _text(envelope, "content-type")
+    content_encoding = _text(envelope, "content-encoding")
+    packing = properties.get("body_encoding")
+    if packing is None:
+        content_type, content_encoding = coding.of_text(content_type, content_encoding)
     return _Task(
         body=envelope.get("body"),
-        packing=properties.get("body_encoding"),
-        content_type=_text(envelope, "content-type"),
-        content_encoding=_text(envelope, "content-encoding"),
+        packing=packing,
+        content_type=content_type,
+        content_encoding=content_encoding,
         correlation_id=_text(properties, "correlation_id"),
         headers=headers,
         texts=texts,

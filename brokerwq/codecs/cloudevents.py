@@ -77,7 +77,7 @@ def _with_data(known: Reading, event: Mapping[str, object], body: bytes) -> Read
         return replace(known, body=coding.unbase64(packed, "data_base64"))
     if "data" not in event:
         return replace(known, body=None)
-    data, kind = event["data"], coding.media_type(known.content_type)
+    data, kind = event["data"], coding.without_charset(known.content_type)
     if isinstance(data, str) and kind and not is_json(kind):
         found = _utf8(data, "data")
     else:

@@ -53,11 +53,27 @@ def declared(message: Message) -> tuple[str, str]:
     By the properties of AMQP or the headers of those names, in any case.
     """
     found = {name.lower(): text for name, text in message.headers.items()}
+    content_type = message.content_type or found.get(CONTENT_TYPE, "")
     encoding = message.raw.get("content_encoding")
-    return (
-        message.content_type or found.get(CONTENT_TYPE, ""),
-        encoding if isinstance(encoding, str) else found.get(CONTENT_ENCODING, ""),
-    )
+    if not isinstance(encoding, str):
+        encoding = found.get(CONTENT_ENCODING, "")
+    # What SQS has is text.
+    is_text = isinstance(message.raw.get("Body"), str)
+    return of_text(content_type, encoding) if is_text else (content_type, encoding)
+
+
+def of_text(content_type: str, content_encoding: str) -> tuple[str, str]:
+    """What is still true of a body that came as text: no character set, unless it is packed."""
+    codings = [name.strip() for name in content_encoding.lower().split(",")]
+    if any(name not in _NOTHING and not _is_charset(name) for name in codings):
+        return content_type, content_encoding
+    return without_charset(content_type), ""
+
+
+def without_charset(content_type: str) -> str:
+    """``content_type`` without that parameter."""
+    parts = content_type.split(";")
+    return ";".join(part for part in parts if part.partition("=")[0].strip().lower() != "charset")
 
 
 def media_type(content_type: str) -> str:
@@ -144,15 +160,18 @@ def _charset_of(content_type: str) -> str:
     return ""
 
 
-def _known_charset(charset: str) -> str:
+def _is_charset(name: str) -> bool:
     try:
-        name = codecs.lookup(charset).name
+        return codecs.lookup(name).name in _CHARSETS
     except (LookupError, ValueError):
-        name = ""
-    if name not in _CHARSETS:
+        return False
+
+
+def _known_charset(charset: str) -> str:
+    if not _is_charset(charset):
         msg = f"character set or content encoding {charset!r:.50} is not known here"
         raise EnvelopeError(msg)
-    return name
+    return codecs.lookup(charset).name
 
 
 def _recoded(body: bytes, charset: str) -> bytes:

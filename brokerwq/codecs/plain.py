@@ -18,6 +18,7 @@ What JSON means here, stricter than most parsers, because nothing is ever guesse
   ``serialize_by_alias`` says otherwise, and read by name or alias.
 - What a payload's declared type does not have is not sent: a field of a subclass, a computed
   field.
+- What is sent was read back before: what the worker would refuse, the sender is refused.
 """
 
 from __future__ import annotations
@@ -145,6 +146,12 @@ class JsonBound:
             raise PayloadError(self._complaint(payload, exc)) from None
         if _is_suspicious(body):
             self._refuse_unfit(payload)
+        try:
+            # Nobody but the decoder knows all that it refuses; a worker would make a dead letter.
+            self.decode(body, JSON_CONTENT_TYPE)
+        except EnvelopeError as exc:
+            msg = f"no worker could read the payload: {exc}"
+            raise PayloadError(msg[:MAX_ERROR_CHARS]) from None
         return body
 
     def _check(self, payload: Any) -> None:

@@ -36,12 +36,15 @@ class SnsCodec:
         text, rest = envelope
         lifted = dict(_texts(rest.get("MessageAttributes")))
         found = {name.lower(): value for name, value in lifted.items()}
+        content_type, content_encoding = coding.of_text(
+            found.get(coding.CONTENT_TYPE, ""), found.get(coding.CONTENT_ENCODING, "")
+        )
         sns_id = rest.get("MessageId")
         return Reading(
             body=text.encode(),
             id=sns_id if isinstance(sns_id, str) else "",
-            content_type=found.get(coding.CONTENT_TYPE, ""),
-            content_encoding=found.get(coding.CONTENT_ENCODING, ""),
+            content_type=content_type,
+            content_encoding=content_encoding,
             headers=lifted,
             created_at=_moment(rest.get("Timestamp")),
             raw={UNWRAPPED: rest},

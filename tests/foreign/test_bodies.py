@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import bz2
 import gzip
+import json
 import lzma
 import tracemalloc
 import zlib
@@ -19,7 +20,7 @@ from brokerwq.codecs.coding import MAX_UNPACKED_BYTES, as_utf8
 from brokerwq.errors import EnvelopeError
 from brokerwq.message import Message
 from tests.cases.lab import Place, dead_letters, declare, send_raw
-from tests.foreign.lab import dramatiq_message, refusal, task
+from tests.foreign.lab import dramatiq_message, refusal, sns_envelope, task
 
 TEXT = '{"name":"Ærøskøbing"}'
 BODY = TEXT.encode()
@@ -173,6 +174,47 @@ def test_it_may_be_declared_in_headers_of_any_case_or_in_amqps_property(
     message = Message(id="", body=gzipped(TEXT.encode("latin-1")), headers=headers, raw=raw)
 
     assert read(message, codec="json") == {"name": "Ærøskøbing"}
+
+
+@pytest.mark.parametrize("kind", ["application/json; charset=latin1", 'a/b;charset="utf-16";v=1'])
+def test_a_body_that_came_as_text_has_no_character_set_but_its_own(kind: str) -> None:
+    on_sqs = Message(id="", body=BODY, content_type=kind, raw={"Body": TEXT})
+    on_sns = sns_envelope(
+        TEXT, MessageAttributes={"content-type": {"Type": "String", "Value": kind}}
+    )
+    arguments = (
+        CeleryCodec()
+        .read(
+            Message(
+                id="",
+                body=json.dumps(
+                    {
+                        "body": f"[[{TEXT}],{{}},{{}}]",
+                        "content-type": "application/json",
+                        "content-encoding": "latin1",
+                        "headers": {"task": "t"},
+                        "properties": {},
+                    }
+                ).encode(),
+            )
+        )
+        .arguments
+    )
+
+    assert read(on_sqs, codec="json") == read(on_sns, codec="sns") == {"name": "Ærøskøbing"}
+    assert arguments is not None
+    assert arguments.args == [{"name": "Ærøskøbing"}]
+
+
+def test_a_text_that_is_packed_has_the_character_set_that_it_says() -> None:
+    packed = base64.b64encode(TEXT.encode("latin-1"))
+    headers = {"content-type": "a/json; charset=latin1", "content-encoding": "base64"}
+    message = Message(id="", body=packed, headers=headers, raw={"Body": packed.decode()})
+
+    assert read(message, codec="json") == {"name": "Ærøskøbing"}
+    odd = Message(id="", body=BODY, headers={"content-encoding": "br"}, raw={"Body": TEXT})
+    with pytest.raises(EnvelopeError, match="'br' is not known"):
+        read(odd, codec="json")
 
 
 def test_bytes_are_never_unpacked() -> None:
