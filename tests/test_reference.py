@@ -101,6 +101,18 @@ def test_every_argument_is_listed(heading: str, expected: set[str]) -> None:
     assert set(first_cells(section(REFERENCE, heading))) == expected
 
 
+@pytest.mark.parametrize(
+    "module", ["sqlite", "asyncpg", "psycopg", "sqlalchemy", "redis", "dynamodb"]
+)
+def test_every_argument_of_a_store_is_listed(module: str) -> None:
+    name = f"{module.capitalize()}Store"
+    store = getattr(importlib.import_module(f"brokerwq.idempotency.stores.{module}"), name)
+    table = section(REFERENCE, "## Stores")
+    (row,) = re.findall(rf"^\| .*`{name}`.* \| (.*) \|$", table, re.MULTILINE)
+
+    assert set(re.findall(r"`(\w+)`", row)) - {"brokerwq"} == arguments(store)
+
+
 def test_every_number_of_a_report_is_named() -> None:
     text = section(REFERENCE, "## Runner")
 

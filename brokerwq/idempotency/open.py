@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from brokerwq.clock import SYSTEM_CLOCK, Clock
+from brokerwq.driver.support import url_options, url_path
 from brokerwq.errors import ConfigError
 from brokerwq.idempotency.store import Store
 from brokerwq.idempotency.stores.sqlite import SqliteStore
@@ -16,11 +17,12 @@ Open: TypeAlias = Callable[[str, Clock, bool], Store]
 
 
 def _sqlite(url: str, clock: Clock, create: bool) -> Store:  # noqa: FBT001 -- one shape for all
-    path = url.partition("://")[2]
+    path = url_path(url)
     if not path.startswith("/"):
         msg = "write sqlite:///relative.db or sqlite:////absolute.db"
         raise ConfigError(msg)
-    return SqliteStore(path[1:], clock=clock, create=create)
+    known: dict[str, type[Any]] = {"busy_timeout": float, "foreign_keys": bool}
+    return SqliteStore(path[1:], clock=clock, create=create, **url_options(url, known))
 
 
 def _asyncpg(url: str, _clock: Clock, _create: bool) -> Store:  # noqa: FBT001 -- as above

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +45,7 @@ def test_a_url_says_which_library_is_meant(url: str) -> None:
         ("mysql://h/d", "no store is known"),
         ("work.db", "no store is known"),
         ("sqlite://work.db", "sqlite:///"),
+        ("sqlite:///work.db?foreign_key=true", "foreign_keys"),
         ("sqlalchemy+sqlite+aiosqlite:///work.db", "SqliteStore"),
         ("sqlalchemy+mysql+aiomysql://h/d", r"postgresql\+asyncpg"),
         ("sqlalchemy+postgresql+psycopg2://h/d", r"postgresql\+asyncpg"),
@@ -53,6 +55,12 @@ def test_a_url_says_which_library_is_meant(url: str) -> None:
 def test_what_is_no_store_says_what_is(url: str, match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         open_store(url)
+
+
+def test_the_options_of_a_sqlite_url_are_no_part_of_its_name(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/a%20b.db?foreign_keys=true&busy_timeout=2")
+
+    assert store.name.endswith("/a b.db")
 
 
 @pytest.mark.parametrize(
