@@ -18,7 +18,7 @@ JOBS   ?= 2
 .PHONY: help
 help: ## list the targets
 	@sed -n 's/^\([a-zA-Z0-9_%-]*\):.*## /\1|/p' $(MAKEFILE_LIST) \
-	  | while IFS='|' read -r target text; do printf '  make %-14s %s\n' "$$target" "$$text"; done
+	  | while IFS='|' read -r target text; do printf '  make %-15s %s\n' "$$target" "$$text"; done
 
 .PHONY: setup
 setup: $(VENV)/.dev ## make the virtual environment with all that development needs
