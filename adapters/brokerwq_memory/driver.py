@@ -91,6 +91,10 @@ class MemoryDriver:
             for message, delay in zip(messages, delays, strict=True)
         ]
 
+    def abilities(self, queue: str, /) -> Capabilities:
+        """See ``brokerwq.driver.moving.Varied``."""
+        return self._space.like.capabilities_of(queue)
+
     async def identity(self, queue: str, /) -> str:
         """See ``brokerwq.driver.moving.Identified``."""
         await self._enter()

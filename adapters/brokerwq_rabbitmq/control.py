@@ -172,4 +172,5 @@ class Control:
                     raise
                 if isinstance(exc, TimeoutError):
                     self._link.give_up()
-                raise to_driver_error(exc, queue=queue, place=self._link.place) from exc
+                place, right = self._link.place, f"configure {queue}, and as a rule to read it"
+                raise to_driver_error(exc, queue=queue, place=place, right=right) from exc

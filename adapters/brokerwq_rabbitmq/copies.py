@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import math
+import uuid
 from collections.abc import Sequence
 
 from brokerwq.clock import Clock
 from brokerwq.driver import Results
 from brokerwq.driver.rules import rabbitmq as rules
-from brokerwq.errors import DriverError, MessageRefusedError, QueueNotFoundError, UnsupportedError
-from brokerwq.message import Message
+from brokerwq.errors import (
+    DriverError,
+    MessageRefusedError,
+    PermissionDeniedError,
+    QueueNotFoundError,
+    UnsupportedError,
+)
+from brokerwq.message import Message, new_message_id
 from brokerwq_rabbitmq import wire
-from brokerwq_rabbitmq.publisher import Outgoing, Publisher
+from brokerwq_rabbitmq.publisher import RIGHT, Outgoing, Publisher
 from brokerwq_rabbitmq.topology import level_for, level_name
 
 
@@ -70,6 +77,23 @@ class Copier:
             max_body=self._publisher.max_body,
             max_frame=max_frame,
         )
+
+    async def denial(self, words: str) -> PermissionDeniedError | None:
+        """Why nothing may be published, as far as the broker says; ``words`` need that.
+
+        It is asked with a message for a queue that nobody has, which it returns.
+        """
+        nowhere = f"brokerwq-{uuid.uuid4()}"
+        message = Message(id=new_message_id(), body=b"")
+        try:
+            (answer,) = await self.send(nowhere, [message], [0.0])
+        except DriverError as exc:
+            answer = exc
+        if not isinstance(answer, PermissionDeniedError):
+            return None
+        error = PermissionDeniedError(f"the user needs permission to {RIGHT}, to {words}")
+        error.__cause__ = answer
+        return error
 
     def wall_clock_ms(self) -> float:
         """Now, as ``due`` is written."""

@@ -14,11 +14,9 @@ from brokerwq.driver import (
     Consumer,
     Count,
     Difference,
-    Lease,
     QueueSpec,
     QueueStats,
     Results,
-    UncountedReturn,
     dead_letter_name,
 )
 from brokerwq.driver.doctor import Finding
@@ -33,6 +31,7 @@ from brokerwq.errors import (
 )
 from brokerwq.message import Message
 from brokerwq_rabbitmq import examination, topology
+from brokerwq_rabbitmq.abilities import abilities
 from brokerwq_rabbitmq.consumer import RabbitConsumer
 from brokerwq_rabbitmq.control import Control
 from brokerwq_rabbitmq.copies import Copier
@@ -61,19 +60,7 @@ class RabbitDriver:
         self._sources: dict[str, Source] = {}
         self._consumers: WeakSet[RabbitConsumer] = WeakSet()
         self._is_open = False
-        self._capabilities = Capabilities(
-            lease=Lease.CONNECTION,
-            max_lease=settings.max_lease,
-            max_claim=1000,
-            max_settle=1000,
-            max_send=200,
-            max_message_bytes=settings.max_message_bytes,
-            max_send_delay=rules.LONGEST_DELAY,
-            max_release_delay=rules.LONGEST_DELAY,
-            uncounted_return=UncountedReturn.COPY,
-            atomic_dead_letter=False,
-            exact_stats=False,
-        )
+        self._capabilities = abilities(settings)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -119,6 +106,16 @@ class RabbitDriver:
         """See ``brokerwq.driver.moving.Identified``. A cluster is known by its own name."""
         self._require_open()
         return f"{self._consuming.cluster} vhost {self._settings.vhost} {queue}"
+
+    async def place(self, queue: str, /) -> str:
+        """See ``brokerwq.driver.moving.Located``."""
+        return self._settings.place
+
+    async def forbidden(self, queue: str, /, *, takes: bool) -> PermissionDeniedError | None:
+        """See ``brokerwq.driver.moving.Rights``. What is put back uncounted goes as a copy, too."""
+        self._require_open()
+        words = f"take from {queue} and put back uncounted" if takes else f"send to {queue}"
+        return await self._copier.denial(words)
 
     async def consume(self, queue: str, /, *, lease: float | None, prefetch: int) -> Consumer:
         """See ``Driver.consume``."""

@@ -113,12 +113,17 @@ def speaks_tls(place: str) -> ProtocolError:
     return ProtocolError(f"{place} speaks TLS: write amqps:// instead of amqp://")
 
 
-# The client's class, ours, and what to say: {0} is the queue, {1} the place, {2} its words.
+# The client's class, ours, and what to say: {0} is the queue, {1} the place, {2} its words, {3}
+# what must be allowed.
 _CALLS: tuple[tuple[type[BaseException], type[DriverError], str], ...] = (
     (amqp.PublishError, QueueNotFoundError, "queue {0} does not exist at {1}"),
     (amqp.DeliveryError, StorageFullError, "queue {0} at {1} takes no more messages"),
     (amqp.ChannelNotFoundEntity, QueueNotFoundError, "queue {0} does not exist at {1}"),
-    (amqp.ChannelAccessRefused, PermissionDeniedError, "queue {0} at {1}: {2}"),
+    (
+        amqp.ChannelAccessRefused,
+        PermissionDeniedError,
+        "queue {0} at {1}: {2} (the user needs permission to {3})",
+    ),
     (amqp.ChannelLockedResource, QueueMismatchError, "queue {0} is another connection's: {2}"),
     (TimeoutError, TransientError, "RabbitMQ at {1} did not answer in time"),
     (amqp.AMQPChannelError, TransientError, "queue {0} at {1}: {2}"),
@@ -126,15 +131,22 @@ _CALLS: tuple[tuple[type[BaseException], type[DriverError], str], ...] = (
 )
 
 
-def to_driver_error(exc: BaseException, *, queue: str, place: str) -> DriverError:
-    """What went wrong in a call about ``queue``."""
+def to_driver_error(exc: BaseException, *, queue: str, place: str, right: str = "") -> DriverError:
+    """What went wrong in a call about ``queue``.
+
+    Args:
+        exc: What the client raised.
+        queue: Its name.
+        place: Host and port.
+        right: What the user must be allowed for the call, as old releases do not say.
+    """
     if isinstance(exc, DriverError):
         return exc
     limit = too_large_limit(exc)
     if limit is not None:
         return MessageTooLargeError(f"{place} takes messages of at most {limit} bytes")
     ours, text = next((ours, text) for theirs, ours, text in _CALLS if isinstance(exc, theirs))
-    return ours(text.format(queue, place, _words(exc)))
+    return ours(text.format(queue, place, _words(exc), right or "do this"))
 
 
 def too_large_limit(exc: BaseException) -> int | None:

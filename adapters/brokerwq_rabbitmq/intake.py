@@ -352,7 +352,7 @@ class Intake:
         except (Exception, asyncio.CancelledError) as exc:
             if isinstance(exc, asyncio.CancelledError) and not is_stray_cancellation(exc):
                 raise
-            raise to_driver_error(exc, queue=self._source.name, place=self._link.place) from exc
+            raise self._error_of(exc) from exc
 
     def _on_asked(self, asking: asyncio.Task[Any]) -> None:
         self._questions.discard(asking)
@@ -361,10 +361,15 @@ class Intake:
 
     def error_of(self, exc: BaseException) -> DriverError:
         """``exc`` as one of ours."""
-        error = to_driver_error(exc, queue=self._source.name, place=self._link.place)
+        error = self._error_of(exc)
         if error is not exc:
             error.__cause__ = exc
         return error
+
+    def _error_of(self, exc: BaseException) -> DriverError:
+        name = self._source.name
+        right = f"read from {name}"
+        return to_driver_error(exc, queue=name, place=self._link.place, right=right)
 
 
 def by_lane(items: Sequence[Held]) -> list[tuple[Lane, list[Held]]]:

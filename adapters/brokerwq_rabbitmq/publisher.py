@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from aiormq.channel import Channel
 from pamqp import commands
@@ -16,6 +16,9 @@ from brokerwq_rabbitmq.errors import to_driver_error, too_large_limit
 from brokerwq_rabbitmq.link import Link
 from brokerwq_rabbitmq.settings import RabbitSettings
 from brokerwq_rabbitmq.table import Properties, to_text
+
+RIGHT: Final = "write to amq.default"
+"""What a user must be allowed to publish."""
 
 
 @dataclass(slots=True)
@@ -143,6 +146,6 @@ class Publisher:
             if len(item.body) <= limit:
                 # The channel was closed for another message's sake.
                 return TransientError("the channel was closed for another message; send again")
-        error = to_driver_error(exc, queue=item.queue, place=self._link.place)
+        error = to_driver_error(exc, queue=item.queue, place=self._link.place, right=RIGHT)
         error.__cause__ = exc
         return error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from brokerwq.driver.rules.rabbitmq import CONSUMER_TIMEOUT, MAX_BODY, max_lease_of
 from brokerwq.driver.support import split_url, url_options
@@ -94,6 +94,12 @@ class RabbitSettings:
         if self.auth not in ("plain", "external"):
             msg = f"auth must be 'plain' or 'external', not {self.auth!r:.100}"
             raise ConfigError(msg)
+
+    @property
+    def place(self) -> str:
+        """The virtual host, by its nodes since two clusters may have one name."""
+        hosts = ",".join(sorted(f"{host.lower()}:{port}" for host, port in self.hosts))
+        return f"amqp://{hosts}/{quote(self.vhost, safe='')}"
 
     @property
     def max_lease(self) -> float:

@@ -133,6 +133,11 @@ class SqliteDriver:
         found = await asyncio.to_thread(os.stat, self._settings.path)
         return f"file {found.st_dev}:{found.st_ino} {queue}"
 
+    async def place(self, queue: str, /) -> str:
+        """See ``brokerwq.driver.moving.Located``."""
+        real = await asyncio.to_thread(os.path.realpath, self._settings.path)
+        return f"sqlite:///{real}"
+
     async def hasten(self, queue: str, beyond: float, /) -> int:
         """See ``brokerwq.driver.moving.Hastening``."""
         engine = self._opened()

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from brokerwq.driver.rules.sqs import MAX_BYTES, MAX_ENTRIES
-from brokerwq.errors import DriverError
+from brokerwq.errors import (
+    DriverError,
+    LeaseLostError,
+    MessageRefusedError,
+    PermissionDeniedError,
+    ProtocolError,
+)
 from brokerwq_sqs.client import Api
 from brokerwq_sqs.errors import entry_error, unanswered
 from brokerwq_sqs.queues import Queue
@@ -49,6 +55,34 @@ async def call_batch(
     if failures and len(failures) == len(groups):
         raise failures[0]
     return results
+
+
+async def probe(api: Api, queue: Queue, *, takes: bool) -> None:
+    """Make calls that can have no effect, so that the service says which are not allowed.
+
+    A handle that it never gave out is refused, and so is a batch of nothing. Where that is
+    found out before the permission is looked at, nothing is learned.
+
+    Raises:
+        PermissionDeniedError: one of them is not allowed.
+        DriverError: there was no answer.
+    """
+    handle: dict[str, Any] = {"Id": "0", "ReceiptHandle": "brokerwq-never-given-out"}
+    calls: list[tuple[str, list[dict[str, Any]]]] = [("send_message_batch", [])]
+    if takes:
+        calls += [
+            ("delete_message_batch", [handle]),
+            ("change_message_visibility_batch", [{**handle, "VisibilityTimeout": 0}]),
+        ]
+    for operation, entries in calls:
+        try:
+            answer = await api(operation, queue.label, QueueUrl=queue.url, Entries=entries)
+        except (ProtocolError, LeaseLostError, MessageRefusedError):
+            continue  # it was looked at, and refused for what it is
+        for failed in answer.get("Failed") or ():
+            error = entry_error(failed, operation, queue.label)
+            if isinstance(error, PermissionDeniedError):
+                raise error
 
 
 def _split(entries: Sequence[Entry]) -> Generator[list[Entry]]:

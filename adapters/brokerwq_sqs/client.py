@@ -35,12 +35,23 @@ class Api:
 
     def __init__(self, client: Any, clock: Clock, seconds: float) -> None:
         self._client = client
+        self._meta: object = getattr(client, "meta", None)
         self._clock = clock
         self._seconds = seconds
         self._calls = 0
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_closed = False
+
+    @property
+    def endpoint(self) -> str:
+        """Where calls go; empty where the client does not say."""
+        return str(getattr(self._meta, "endpoint_url", None) or "")
+
+    @property
+    def region(self) -> str:
+        """The region it is for; empty where the client does not say."""
+        return str(getattr(self._meta, "region_name", None) or "")
 
     async def __call__(
         self, operation: str, queue: str, /, *, extra: float = 0.0, **arguments: object

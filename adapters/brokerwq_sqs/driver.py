@@ -34,12 +34,12 @@ from brokerwq.errors import (
 from brokerwq.message import Message
 from brokerwq_sqs import wire
 from brokerwq_sqs.abilities import abilities
-from brokerwq_sqs.batch import Entry, call_batch
+from brokerwq_sqs.batch import Entry, call_batch, probe
 from brokerwq_sqs.client import Api, open_apis
 from brokerwq_sqs.consumer import SqsConsumer
 from brokerwq_sqs.copies import entry_of
 from brokerwq_sqs.examination import examine
-from brokerwq_sqs.names import emulator_of, joined_prefix, short_name
+from brokerwq_sqs.names import emulator_of, joined_prefix, queue_name, short_name
 from brokerwq_sqs.polls import Polls
 from brokerwq_sqs.queues import Queue, Queues
 from brokerwq_sqs.settings import SqsSettings
@@ -134,6 +134,11 @@ class SqsDriver:
             for size, wait in zip(sizes, waits, strict=True)
         ]
 
+    def abilities(self, queue: str, /) -> Capabilities:
+        """See ``brokerwq.driver.moving.Varied``."""
+        name = queue_name(queue, self._settings)
+        return abilities(self._settings, is_fifo=name.is_fifo)
+
     async def identity(self, queue: str, /) -> str:
         """See ``brokerwq.driver.moving.Identified``."""
         connection = self._entered()
@@ -143,7 +148,36 @@ class SqsDriver:
         except QueueNotFoundError:
             return ""
         # Every emulator says the same account; what tells two of them apart is their address.
-        return f"{attributes.get('QueueArn', '')} {emulator_of(found.url)}"
+        return f"{attributes.get('QueueArn', '')} {self._emulator(found.url)}"
+
+    async def place(self, queue: str, /) -> str:
+        """See ``brokerwq.driver.moving.Located``. The account is known by the queue's URL."""
+        connection = self._entered()
+        try:
+            url = (await connection.queues.find(queue)).url
+        except QueueNotFoundError:
+            return ""
+        service = self._emulator(url) or "aws"
+        account = url.rsplit("/", 2)[-2]
+        region = connection.control.region or self._settings.region or ""
+        kind = "*.fifo" if self._settings.fifo else "*"
+        return f"sqs://{service}/{account}/{region}/{joined_prefix(self._settings)}{kind}"
+
+    def _emulator(self, url: str) -> str:
+        """The address of an emulator, which may tell another one in its queues' URLs."""
+        return emulator_of(self._entered().control.endpoint or url)
+
+    async def forbidden(self, queue: str, /, *, takes: bool) -> PermissionDeniedError | None:
+        """See ``brokerwq.driver.moving.Rights``."""
+        connection = self._entered()
+        try:
+            found = await connection.queues.find(queue)
+            await probe(connection.control, found, takes=takes)
+        except PermissionDeniedError as exc:
+            return exc
+        except DriverError:
+            return None
+        return None
 
     async def consume(self, queue: str, /, *, lease: float | None, prefetch: int) -> Consumer:
         """See ``Driver.consume``. SQS does not push: there is nothing to prefetch.

@@ -77,7 +77,7 @@ def plan(*, sides: Sides, sample: int, json_: bool) -> None:
     """Say what would change and what cannot be moved.
 
     Nothing is changed: messages are claimed for a moment and put back uncounted. Exit code 1 if
-    a message does not fit.
+    a message does not fit, or if DST is known not to let one send.
     """
     _show_plan(sides, sample, back=False, json_=json_)
 

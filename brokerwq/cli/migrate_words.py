@@ -14,7 +14,7 @@ from brokerwq.cli.output import number, number_json, shown, span, table
 if TYPE_CHECKING:
     from brokerwq.driver import QueueStats
     from brokerwq.migrate import MigrationPlan, MoveReport, SideState, Verification
-    from brokerwq.migrate.lane import LaneReport
+    from brokerwq.migrate.line import LaneReport
     from brokerwq.migrate.migration import Status
 
 MAX_SHOWN = 50
@@ -54,6 +54,8 @@ def show_plan(plan: MigrationPlan) -> None:
                 f"{queue.source}: {queue.made_in_future:,} messages say they were made up to "
                 f"{span(queue.skew)} from now: clocks differ, and delays with them"
             )
+    for denial in plan.denials:
+        say(denial)
     if plan.fits and plan.certainty == "sample":
         say("everything that was looked at fits; --sample all looks at everything")
 
@@ -81,6 +83,7 @@ def plan_json(plan: MigrationPlan) -> dict[str, Any]:
             for queue in plan.queues
         ],
         "misfits": [asdict(misfit) for misfit in plan.misfits],
+        "denials": plan.denials,
     }
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from brokerwq.driver.protocol import Results
+from brokerwq.driver.capabilities import Capabilities
+from brokerwq.driver.protocol import Driver, Results
+from brokerwq.errors import PermissionDeniedError
 from brokerwq.message import Message
 
 
@@ -42,6 +44,45 @@ class Identified(Protocol):
 
 
 @runtime_checkable
+class Varied(Protocol):
+    """A driver whose queues cannot all do the same; see ``Particular`` for their consumers."""
+
+    def abilities(self, queue: str, /) -> Capabilities:
+        """What the queue of that name can do, whether it exists yet or not."""
+        ...
+
+
+@runtime_checkable
+class Located(Protocol):
+    """A driver that can tell its broker from all others, for a note that outlives the program."""
+
+    async def place(self, queue: str, /) -> str:
+        """Text like a URL: the same whatever credentials, options or spelling lead there.
+
+        Never the same for two brokers, nor for two parts of one (virtual hosts, accounts,
+        regions, prefixes, files). Empty where that cannot be told while there is no ``queue``.
+
+        Raises:
+            DriverError: the broker cannot be asked.
+        """
+        ...
+
+
+@runtime_checkable
+class Rights(Protocol):
+    """A driver that can find out what its credentials do not allow, by calls without effect."""
+
+    async def forbidden(self, queue: str, /, *, takes: bool) -> PermissionDeniedError | None:
+        """What is known to be missing; None if nothing is, or if it cannot be told.
+
+        Args:
+            queue: It need not exist yet.
+            takes: For claiming from it, acking, and putting back uncounted; else for sending.
+        """
+        ...
+
+
+@runtime_checkable
 class Hastening(Protocol):
     """A driver that can bring out what is delayed for long, so that it need not be waited for."""
 
@@ -64,3 +105,8 @@ class NativeRaw(Protocol):
     def untranslatable(self) -> Sequence[str]:
         """Names of the properties and headers that no other kind of broker could be given."""
         ...
+
+
+def abilities_of(driver: Driver, queue: str) -> Capabilities:
+    """What ``queue`` can do: its own capabilities, or those of all queues of its driver."""
+    return driver.abilities(queue) if isinstance(driver, Varied) else driver.capabilities

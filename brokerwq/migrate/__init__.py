@@ -9,8 +9,9 @@ from brokerwq.migrate.ledger import Ledger
 from brokerwq.migrate.ledger_file import MigrationRecord
 from brokerwq.migrate.migration import Migration
 from brokerwq.migrate.mover import MoveReport
-from brokerwq.migrate.pair import Pair, Side, pairs_of
+from brokerwq.migrate.pair import Pair, pairs_of
 from brokerwq.migrate.plan import MigrationPlan, Misfit
+from brokerwq.migrate.side import Side
 from brokerwq.migrate.verify import Verification
 from brokerwq.migrate.watch import SideState
 

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from hashlib import blake2b
 
-from brokerwq.driver.moving import NativeRaw
 from brokerwq.driver.protocol import Delivery, Mark
-from brokerwq.errors import (
-    DriverError,
-    MessageRefusedError,
-    MessageTooLargeError,
-    UnsupportedError,
-)
+from brokerwq.errors import MessageRefusedError, MessageTooLargeError, UnsupportedError
 from brokerwq.message import Message, new_message_id
 
 REFUSALS = (MessageTooLargeError, MessageRefusedError, UnsupportedError)
@@ -81,26 +74,6 @@ def unmoved(delivery: Delivery, *, forgiven: int, is_dead: bool) -> Mark:
         attempts=message.attempts + spent,
         suspect=message.suspect or spent > 0,
     )
-
-
-def misfit(delivery: Delivery, *, keeps_raw: bool) -> DriverError | None:
-    """Why the copy could not say all that the message says, whatever its size; None if it could."""
-    if delivery.defect:
-        return MessageRefusedError(f"it cannot be read: {delivery.defect:.200}")
-    raw = delivery.message.raw
-    if not raw or keeps_raw:
-        return None
-    if not isinstance(raw, NativeRaw):
-        return MessageRefusedError("a message of another program, which only its broker can carry")
-    lost = raw.untranslatable()
-    if not lost:
-        return None
-    return MessageRefusedError(f"no other broker can carry its {_listed(lost)}")
-
-
-def _listed(names: Sequence[str]) -> str:
-    few = ", ".join(f"{name!r:.60}" for name in names[:5])
-    return few if len(names) <= 5 else f"{few} and {len(names) - 5} more"  # noqa: PLR2004
 
 
 def name_of(message: Message, digest: bytes) -> str:

@@ -40,15 +40,15 @@ def compare(source: Capabilities, target: Capabilities) -> list[Difference]:
     ]
 
 
-def compare_all(sources: Mapping[str, Capabilities], target: Capabilities) -> list[Difference]:
+def compare_all(pairs: Mapping[str, tuple[Capabilities, Capabilities]]) -> list[Difference]:
     """The same for queues by their names; what is not so for all of them says for which."""
     found: dict[Difference, list[str]] = {}
-    for queue, source in sources.items():
+    for queue, (source, target) in pairs.items():
         for difference in compare(source, target):
             found.setdefault(difference, []).append(queue)
     return [
         difference
-        if len(queues) == len(sources)
+        if len(queues) == len(pairs)
         else replace(difference, text=f"{_few(queues)}: {difference.text}")
         for difference, queues in found.items()
     ]

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 from brokerwq._runtime.leases import Held
 from brokerwq._runtime.pauses import Pauses
-from brokerwq.clock import Clock
 from brokerwq.driver.capabilities import Lease, UncountedReturn
-from brokerwq.driver.moving import Hastening
-from brokerwq.driver.protocol import Certainty, Delivery, Driver, Mark
+from brokerwq.driver.moving import Hastening, abilities_of
+from brokerwq.driver.protocol import Certainty, Delivery, Mark
 from brokerwq.errors import (
     BrokerwqError,
     DriverError,
     PermissionDeniedError,
     QueueNotFoundError,
 )
-from brokerwq.migrate.cargo import REFUSALS, Cargo, cargo_of, digest_of, misfit, name_of, unmoved
+from brokerwq.migrate.cargo import REFUSALS, Cargo, cargo_of, digest_of, name_of, unmoved
 from brokerwq.migrate.entry import Moved
+from brokerwq.migrate.fitting import Fitting
 from brokerwq.migrate.holding import Holding
-from brokerwq.migrate.ledger import Ledger
-from brokerwq.migrate.pace import Pace
-from brokerwq.migrate.pair import Direction, Pair
-from brokerwq.migrate.sending import Target
+from brokerwq.migrate.line import LaneReport, Line
+from brokerwq.migrate.pair import Pair
 
 MAX_MISFITS_TOLD = 100
 
@@ -38,70 +35,12 @@ _SHORT_WAIT = 0.2
 _LONGEST_PAUSE = 10.0
 _SHORTEST_STAY = 15.0
 _LONGEST_STAY = 300.0
+"""Seconds that a misfit is out of the way; after the longer time no queue that keeps order takes a
+message for a repeat any more (five minutes at SQS)."""
 _HASTEN_BEYOND = 2 * _LONGEST_STAY
 _HASTEN_EVERY = 60.0
 _COUNTED_STAY = 3600.0
 """Seconds before a misfit is met again, where each meeting costs it a receive."""
-
-
-@dataclass(slots=True, kw_only=True)
-class LaneReport:
-    """What came of one queue.
-
-    Attributes:
-        queue: Its name at the source.
-        moved: Messages that are at the target now.
-        repeated: Those of them that a mover before had sent, and that were only deleted here.
-        refused: Messages that do not fit, by id, and why; the first hundred.
-        refused_count: How many there are.
-        left_open: Sent, but their originals could not be deleted; they will be when met again.
-        waiting: Messages that were still at the source at the last look.
-        held_by_others: False if it is known that nobody else holds messages there.
-        is_missing: There is no such queue at the source.
-    """
-
-    queue: str
-    moved: int = 0
-    repeated: int = 0
-    refused: dict[str, str] = field(default_factory=dict[str, str])
-    refused_count: int = 0
-    left_open: int = 0
-    waiting: int = 0
-    held_by_others: bool = True
-    is_missing: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """What the lanes of one mover share.
-
-    Attributes:
-        source: The driver that messages come from.
-        target: Where they go.
-        keeps_raw: Both are of one kind, so that native properties can be repeated.
-        direction: For the ledger.
-        ledger: Open.
-        pace: Shared rate.
-        clock: Time.
-        lease: Seconds of one claim.
-        patience: Seconds for which a source in trouble is asked again.
-        waits: Whether what is delayed or held by others is waited for.
-        stopping: Set when the lanes shall end.
-        progressed: Called after every batch and every look.
-    """
-
-    source: Driver
-    target: Target
-    keeps_raw: bool
-    direction: Direction
-    ledger: Ledger
-    pace: Pace
-    clock: Clock
-    lease: float
-    patience: float
-    waits: bool
-    stopping: asyncio.Event
-    progressed: Callable[[], object]
 
 
 class Lane:
@@ -120,7 +59,7 @@ class Lane:
         self.forgiven = 0
         self._line = line
         self._key = pair.key(line.direction)
-        capabilities = line.source.capabilities
+        capabilities = line.source.driver.capabilities
         is_near = capabilities.exact_stats and capabilities.lease is Lease.TIMED
         self._wait = min(_SHORT_WAIT if is_near else _WAIT, capabilities.max_wait)
         self._most = min(_BATCH, capabilities.max_claim)
@@ -133,7 +72,9 @@ class Lane:
         self._at_work = 0
         self._looked_at = -_WAIT
         self._hasten_at = -math.inf
-        self._in_order = False
+        self._goal = abilities_of(line.target.driver, pair.target)
+        # One after another where the order is kept: a group must not overtake itself.
+        self._in_order = self._goal.ordered_groups
 
     async def run(self) -> None:
         """Move until told to stop.
@@ -159,11 +100,9 @@ class Lane:
 
     async def _open(self) -> bool:
         line = self._line
-        # One after another where the order is kept: a group must not overtake itself.
-        self._in_order = await line.target.keeps_order(self.pair.target)
         for _ in range(1 if self._in_order else self._count):
             holding = Holding(
-                line.source,
+                line.source.driver,
                 self.pair.source,
                 prefetch=self._most,
                 lease=line.lease,
@@ -171,7 +110,8 @@ class Lane:
                 mark_of=self._mark_of,
             )
             try:
-                await holding.open()
+                with line.source.named():
+                    await holding.open()
             except QueueNotFoundError:
                 if not self.pair.is_dead:
                     raise
@@ -190,7 +130,9 @@ class Lane:
             refusal = await self._move(self._holdings[0], helds)
             if isinstance(refusal, PermissionDeniedError):
                 id_ = helds[0].delivery.message.id
-                msg = f"the source does not allow to delete, so {id_} is on both sides: {refusal}"
+                msg = (
+                    f"{line.source} does not allow to delete, so {id_} is on both sides: {refusal}"
+                )
                 raise PermissionDeniedError(msg) from refusal
             line.progressed()
 
@@ -223,6 +165,7 @@ class Lane:
                 helds = await holding.claim(most, self._wait)
             except DriverError as error:
                 if not error.retryable or clock.now() - since > self._line.patience:
+                    self._line.source.name(error)
                     raise
                 if self._line.stopping.is_set():
                     return []
@@ -251,15 +194,17 @@ class Lane:
             )
             for held in helds
         ]
-        open_ = await line.ledger.pending(line.direction, self._key, [one.id for one in cargo])
+        ids = [one.id for one in cargo]
+        known = await line.ledger.pending(line.direction, self._key, ids, settled=self._in_order)
+        fitting = Fitting(self._goal, keeps_raw=line.keeps_raw, sent=known)
         to_send: list[int] = []
         repeated: list[int] = []
         refusals: dict[int, DriverError] = {}
         for n, (held, one) in enumerate(zip(helds, cargo, strict=True)):
-            error = misfit(held.delivery, keeps_raw=line.keeps_raw)
-            sent_before = Moved(one.id, digest_of(one.message)) if open_ else None
-            if sent_before is not None and open_.get(sent_before, 0) > 0:
-                open_[sent_before] -= 1
+            moved = Moved(one.id, digest_of(one.message))
+            error = fitting.obstacle(held.delivery, one)
+            if known.get(moved, 0) > 0:
+                known[moved] -= 1
                 repeated.append(n)
             elif error is not None:
                 refusals[n] = error
@@ -345,6 +290,8 @@ class Lane:
                 if len(report.refused) < MAX_MISFITS_TOLD:
                     report.refused[name] = str(refusals[n])
             stay = min(_SHORTEST_STAY * 2.0 ** min(seen - 1, 20), _LONGEST_STAY)
+            if self._in_order:
+                stay = _LONGEST_STAY
             if self._counts_returns:
                 stay = _COUNTED_STAY
             delays[name] = max(stay, cargo[n].delay)
@@ -357,9 +304,11 @@ class Lane:
 
     async def _hasten(self, now: float) -> None:
         """Bring out what is delayed for long, where the source can; now and then."""
-        source = self._line.source
+        source = self._line.source.driver
         if now < self._hasten_at or not isinstance(source, Hastening):
             return
+        if not self._goal.max_send_delay:
+            return  # it could not be sent before it is due
         self._hasten_at = now + _HASTEN_EVERY
         with suppress(DriverError):  # what is not brought out is waited for
             # Not what waits for its next attempt, nor misfits that are out of the way.
@@ -378,7 +327,7 @@ class Lane:
         if self._line.waits:
             await self._hasten(now)
         try:
-            stats = await self._line.source.inspect(self.pair.source)
+            stats = await self._line.source.driver.inspect(self.pair.source)
         except PermissionDeniedError:
             left = 0  # whoever may not count goes by claims that bring nothing
         except DriverError:

@@ -26,7 +26,7 @@ from brokerwq.migrate.ledger_file import (
     in_transaction,
     open_file,
     path_of,
-    queues_of,
+    record_of,
     session_of,
     stamp,
 )
@@ -77,13 +77,13 @@ class Ledger:
             raise ConfigError(msg)
         self._db = open_file(self._path, record, self._now())
 
-    async def known_queues(self) -> dict[str, str]:
-        """The queues that the ledger's migration moves; empty if there is no ledger yet.
+    async def known(self) -> MigrationRecord | None:
+        """The migration that the ledger is about; None if there is no ledger yet.
 
         Raises:
             ConfigError, StoreError: it is no ledger.
         """
-        return await self._run(lambda: queues_of(self._path))
+        return await self._run(lambda: record_of(self._path))
 
     async def aclose(self) -> None:
         """Close the file."""
@@ -167,9 +167,11 @@ class Ledger:
     # -- messages -------------------------------------------------------------------------
 
     async def pending(
-        self, direction: Direction, queue: str, ids: Sequence[str]
+        self, direction: Direction, queue: str, ids: Sequence[str], *, settled: bool = False
     ) -> dict[Moved, int]:
         """Which of ``ids`` were sent more often than they were deleted, and by how much.
+
+        If ``settled``, also what was sent and is deleted, with 0.
 
         With the digest of what was sent: other programs may give one id to two messages, and
         having sent one of them is no reason to delete the other.
@@ -182,8 +184,8 @@ class Ledger:
                 marks = ",".join("?" * len(chunk))
                 rows = db.execute(
                     "SELECT id, digest, pending FROM entry WHERE direction = ? "  # noqa: S608
-                    f"AND queue = ? AND pending > 0 AND id IN ({marks})",  # only question marks
-                    (direction, queue, *chunk),
+                    f"AND queue = ? AND (pending > 0 OR (? AND done > 0)) AND id IN ({marks})",
+                    (direction, queue, settled, *chunk),
                 )
                 found.update({Moved(id_, digest): pending for id_, digest, pending in rows})
             return found

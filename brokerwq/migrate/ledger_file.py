@@ -29,8 +29,8 @@ class MigrationRecord:
     """Which migration a ledger belongs to.
 
     Attributes:
-        source: The source's URL without its password.
-        target: The target's.
+        source: The source, by a text that is no other broker's whatever the credentials are.
+        target: The target.
         queues: Names at the source and at the target.
     """
 
@@ -79,18 +79,17 @@ def open_file(path: str, record: MigrationRecord, now: float) -> sqlite3.Connect
     return db
 
 
-def queues_of(path: str) -> dict[str, str]:
-    """The queues that the migration of the ledger at ``path`` moves; empty if there is none yet."""
+def record_of(path: str) -> MigrationRecord | None:
+    """The migration that the ledger at ``path`` is about; None if there is no ledger yet."""
     file = Path(path)
     if not file.exists() or not file.stat().st_size:
-        return {}
+        return None
     db = _connect(path)
     try:
         _prepare(db, path)
-        known = _record(db)
+        return _record(db)
     finally:
         db.close()
-    return {} if known is None else dict(known.queues)
 
 
 def _connect(path: str) -> sqlite3.Connection:
@@ -157,10 +156,7 @@ def _check_record(db: sqlite3.Connection, record: MigrationRecord, path: str, no
             )
             return
         if found := known.differences(record):
-            hint = ""
-            if (known.source, known.target) == (record.target, record.source):
-                hint = f"; the way back is: rollback {known.source} {known.target}"
-            msg = f"the ledger {path} belongs to another migration: {', '.join(found)}{hint}"
+            msg = f"the ledger {path} belongs to another migration: {', '.join(found)}"
             raise ConfigError(msg)
         if not record.queues.items() <= known.queues.items():
             merged = {**known.queues, **record.queues}

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from typing import Final
 
 from brokerwq.clock import Clock
 from brokerwq.dead_letters.sweep import DEFAULT_MAX_HELD, Sweep
-from brokerwq.driver.protocol import Delivery, Driver, QueueSpec
+from brokerwq.driver.protocol import Delivery, QueueSpec
 from brokerwq.errors import DriverError
 from brokerwq.migrate.cargo import unmoved
 from brokerwq.migrate.pair import Pair
+from brokerwq.migrate.side import Side
 
 ALL: Final = DEFAULT_MAX_HELD
 """The most messages that one look can hold."""
@@ -21,18 +22,30 @@ _LEASE: Final = 300.0
 """Seconds; thousands of leases cannot be extended every few seconds everywhere."""
 
 
-def look_through(
-    driver: Driver, pair: Pair, clock: Clock, *, max_held: int = ALL, at_target: bool = False
-) -> Sweep:
-    """A pass over one queue of ``pair``; what it claims goes back with the attempts it had."""
-    return Sweep(
-        driver,
-        pair.target if at_target else pair.source,
+@asynccontextmanager
+async def look_through(
+    side: Side, pair: Pair, clock: Clock, *, max_held: int = ALL, at_target: bool = False
+) -> AsyncGenerator[Sweep]:
+    """A pass over one queue of ``pair``; what it claims goes back with the attempts it had.
+
+    Raises:
+        QueueNotFoundError: there is no such queue.
+        PermissionDeniedError: what is looked at could not be put back as it was.
+        DriverError: the side cannot be asked; also from inside.
+    """
+    queue = pair.target if at_target else pair.source
+    await side.require([queue], takes=True)
+    sweep = Sweep(
+        side.driver,
+        queue,
         clock=clock,
         lease=_LEASE,
         max_held=max_held,
         mark_of=lambda delivery: unmoved(delivery, forgiven=0, is_dead=pair.is_dead),
     )
+    with side.named():
+        async with sweep:
+            yield sweep
 
 
 def are_newer(claimed: Sequence[Delivery], moment: datetime) -> bool:
@@ -43,9 +56,9 @@ def are_newer(claimed: Sequence[Delivery], moment: datetime) -> bool:
     )
 
 
-async def know(driver: Driver, pair: Pair, *, at_target: bool = False) -> None:
+async def know(side: Side, pair: Pair, *, at_target: bool = False) -> None:
     """Let the driver compare the queue with what it would declare: it then counts better."""
     if not pair.is_dead:
         with suppress(DriverError):
             name = pair.target if at_target else pair.source
-            await driver.declare(QueueSpec(name=name), check_only=True)
+            await side.driver.declare(QueueSpec(name=name), check_only=True)

@@ -10,24 +10,21 @@ from typing import Self
 
 from brokerwq.broker import CONNECT_TIMEOUT, connect
 from brokerwq.clock import SYSTEM_CLOCK, Clock
-from brokerwq.driver.moving import Identified
-from brokerwq.driver.protocol import Difference, QueueSpec
+from brokerwq.driver.protocol import QueueSpec
 from brokerwq.driver.registry import find_adapter, redacted, settings_of
 from brokerwq.durations import Seconds, positive_seconds
-from brokerwq.errors import (
-    BrokerwqError,
-    ConfigError,
-    DriverError,
-    QueueMismatchError,
-    QueueNotFoundError,
-)
+from brokerwq.errors import ConfigError, DriverError
 from brokerwq.limits import MAX_LEASE, MIN_LEASE
 from brokerwq.migrate.entry import Session
 from brokerwq.migrate.ledger import Ledger
 from brokerwq.migrate.ledger_file import MigrationRecord
 from brokerwq.migrate.mover import DEFAULT_LEASE, Mover, MoveReport
-from brokerwq.migrate.pair import Direction, Pair, Side, pairs_of
+from brokerwq.migrate.pair import Direction, Pair, pairs_of
 from brokerwq.migrate.plan import DEFAULT_SAMPLE, MigrationPlan, Planner
+from brokerwq.migrate.queues import are_same, listed, not_there, refuse_same
+from brokerwq.migrate.queues import declare as declare_all
+from brokerwq.migrate.queues import require as require_all
+from brokerwq.migrate.side import Role, Side, name_side
 from brokerwq.migrate.verify import Verification, verify
 from brokerwq.migrate.watch import SideState, look_at
 
@@ -99,7 +96,7 @@ class Migration:
         ]
         self._keeps_raw = adapters[0] is adapters[1]
         if self._keeps_raw and settings[0] == settings[1] and not self._renames:
-            raise _same(redacted(source))
+            raise are_same(redacted(source))
 
     @property
     def _renames(self) -> bool:
@@ -118,10 +115,13 @@ class Migration:
             target = await self._open(self._urls[1], "target")
             self._sides = source, target
             if not self._queues:
-                known = await Ledger(self._ledger_url, clock=self._clock).known_queues()
-                self._queues = known or await self._listed(source)
+                known = await Ledger(self._ledger_url, clock=self._clock).known()
+                if known is not None:
+                    self._queues = dict(known.queues)
+                else:
+                    self._queues = {name: name for name in await listed(source, self._specs)}
             self.pairs = pairs_of(self._queues, specs=self._specs)
-            await self._refuse_same(source, target)
+            await refuse_same(source, target, self.pairs)
         except BaseException:
             await self.aclose()
             raise
@@ -179,10 +179,16 @@ class Migration:
             DriverError: a side refuses, or has not answered for all of the patience.
         """
         source, target, pairs, direction = self._turned(back=back)
+        await source.require([pair.source for pair in pairs], takes=True)
+        # A new ledger notes which broker each side is, which may show by its queues only.
+        is_new = await Ledger(self._ledger_url, clock=self._clock).known() is None
+        if declare and is_new:
+            await declare_all(target, pairs)
         async with self._ledger(create=True) as ledger:
-            if declare:
-                await self._declare(target, pairs)
-            await self._require_queues(source, target, pairs)
+            if declare and not is_new:
+                await declare_all(target, pairs)
+            await require_all(source, target, pairs)
+            await target.require([pair.target for pair in pairs], takes=False)
             mover = Mover(
                 source,
                 target,
@@ -286,7 +292,7 @@ class Migration:
             return target, source, [pair.turned() for pair in self.pairs], "back"
         return source, target, self.pairs, "forth"
 
-    async def _open(self, url: str, side: str) -> Side:
+    async def _open(self, url: str, role: Role) -> Side:
         connection = connect(
             url,
             connect_timeout=self._connect_timeout,
@@ -296,85 +302,33 @@ class Migration:
         try:
             broker = await self._connections.enter_async_context(connection)
         except DriverError as error:
-            raise _named(error, side, url) from error
-        return Side(url=redacted(url), driver=await broker.driver())
-
-    async def _listed(self, source: Side) -> dict[str, str]:
-        if not source.driver.capabilities.lists_queues:
-            msg = f"{source.url} does not list its queues: name them (--queue)"
-            raise ConfigError(msg)
-        specs = {spec.name: spec for spec in self._specs}
-        names = list(await source.driver.queues())
-        if not names:
-            msg = f"there are no queues at {source.url}"
-            raise QueueNotFoundError(msg)
-        kept: list[str] = []
-        dead: set[str] = set()
-        # A queue comes before that of its dead letters, which may have dead letters of its own.
-        for name in sorted(names, key=len):
-            if name not in dead:
-                kept.append(name)
-                dead.add(specs.get(name, QueueSpec(name=name)).dead_letter_queue)
-        return {name: name for name in names if name in kept and name not in dead}
-
-    async def _refuse_same(self, source: Side, target: Side) -> None:
-        """No queue may be moved to itself, or from where another one is moved to."""
-        old = {
-            identity: pair.source
-            for pair in self.pairs
-            if (identity := await _identity(source, pair.source))
-        }
-        for pair in self.pairs:
-            same = old.get(await _identity(target, pair.target))
-            if same is not None:
-                raise _same(f"{source.url} and {target.url}: queue {same}")
+            name_side(error, role, redacted(url))
+            raise
+        return Side(role=role, url=redacted(url), driver=await broker.driver())
 
     @asynccontextmanager
     async def _ledger(self, *, create: bool) -> AsyncGenerator[Ledger]:
         source, target = self._opened()
         ledger = Ledger(self._ledger_url, clock=self._clock)
-        record = MigrationRecord(source=source.url, target=target.url, queues=self._queues)
+        known = await ledger.known()
+        places: list[str] = []
+        first = self.pairs[0]
+        for side, queue in ((source, first.source), (target, first.target)):
+            place = await side.place(queue)
+            if not place and create:
+                raise not_there(side, queue)
+            if not place and known is not None:
+                place = known.source if side is source else known.target
+            places.append(place)
+        if known is not None and [known.target, known.source] == places:
+            msg = (
+                f"the ledger {redacted(self._ledger_url)} belongs to another migration, the other "
+                f"way round; the way back is: rollback {target.url} {source.url}"
+            )
+            raise ConfigError(msg)
+        record = MigrationRecord(source=places[0], target=places[1], queues=self._queues)
         await ledger.open(record, create=create)
         try:
             yield ledger
         finally:
             await ledger.aclose()
-
-    async def _declare(self, target: Side, pairs: Sequence[Pair]) -> None:
-        differences: list[Difference] = []
-        for pair in pairs:
-            if pair.spec is not None:
-                differences += await target.driver.declare(pair.spec)
-        if differences:
-            msg = f"the queues at {target.url} differ: {'; '.join(map(str, differences))}"
-            raise QueueMismatchError(msg)
-
-    async def _require_queues(self, source: Side, target: Side, pairs: Sequence[Pair]) -> None:
-        for pair in pairs:
-            for side, name in ((source, pair.source), (target, pair.target)):
-                if pair.is_dead and side is source:
-                    continue  # a queue without one has no dead letters
-                try:
-                    await side.driver.inspect(name)
-                except QueueNotFoundError as error:
-                    msg = f"there is no queue {name} at {side.url}"
-                    raise QueueNotFoundError(msg) from error
-                except BrokerwqError:
-                    continue  # who may not count may still claim and send
-
-
-async def _identity(side: Side, queue: str) -> str:
-    if not isinstance(side.driver, Identified):
-        return ""
-    try:
-        return await side.driver.identity(queue)
-    except DriverError:
-        return ""  # whoever may not ask learns more when he moves
-
-
-def _same(where: str) -> ConfigError:
-    return ConfigError(f"source and target are the same: {where}")
-
-
-def _named(error: DriverError, side: str, url: str) -> DriverError:
-    return type(error)(f"{side} {redacted(url)}: {error}")

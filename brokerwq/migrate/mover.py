@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from brokerwq.clock import Clock, move_on_after
-from brokerwq.migrate.lane import Lane, LaneReport, Line
+from brokerwq.migrate.lane import Lane
 from brokerwq.migrate.ledger import Ledger
+from brokerwq.migrate.line import LaneReport, Line
 from brokerwq.migrate.pace import Pace
-from brokerwq.migrate.pair import Direction, Pair, Side
+from brokerwq.migrate.pair import Direction, Pair
 from brokerwq.migrate.sending import Target
+from brokerwq.migrate.side import Side
 
 _LOOK = 0.1
 _SHOW = 10.0
@@ -95,9 +97,9 @@ class Mover:
         self._on_progress = on_progress
         self._stopping = asyncio.Event()
         self._started = clock.now()
-        self._target = Target(target.driver, clock, patience, self._stopping)
+        self._target = Target(target, clock, patience, self._stopping)
         line = Line(
-            source=source.driver,
+            source=source,
             target=self._target,
             keeps_raw=keeps_raw,
             direction=direction,

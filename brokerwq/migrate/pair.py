@@ -1,4 +1,4 @@
-"""Which queue's messages go to which; and the two sides of a migration."""
+"""Which queue's messages go to which."""
 
 from __future__ import annotations
 
@@ -6,25 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from brokerwq.driver.protocol import Driver, QueueSpec, dead_letter_name
+from brokerwq.driver.protocol import QueueSpec, dead_letter_name
 from brokerwq.driver.spec import check_queue_name
 from brokerwq.errors import ConfigError
 
 Direction: TypeAlias = Literal["forth", "back"]
 """From the source to the target, or by a rollback the other way."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
-    """One of the two brokers.
-
-    Attributes:
-        url: Its URL without the password, for people and for the ledger.
-        driver: Open.
-    """
-
-    url: str
-    driver: Driver
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

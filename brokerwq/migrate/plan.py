@@ -8,18 +8,15 @@ from typing import Literal
 
 from brokerwq.clock import Clock
 from brokerwq.driver.capabilities import Capabilities
-from brokerwq.driver.moving import Foresight
+from brokerwq.driver.moving import Foresight, abilities_of
 from brokerwq.driver.protocol import Delivery, Driver, QueueStats, Results
-from brokerwq.errors import (
-    DriverError,
-    MessageTooLargeError,
-    QueueNotFoundError,
-    UnsupportedError,
-)
-from brokerwq.migrate.cargo import REFUSALS, Cargo, cargo_of, misfit
+from brokerwq.errors import DriverError, MessageTooLargeError, QueueNotFoundError
+from brokerwq.migrate.cargo import REFUSALS, Cargo, cargo_of
 from brokerwq.migrate.differences import Difference, compare_all
+from brokerwq.migrate.fitting import Fitting
 from brokerwq.migrate.looking import are_newer, know, look_through
-from brokerwq.migrate.pair import Pair, Side
+from brokerwq.migrate.pair import Pair
+from brokerwq.migrate.side import Side
 
 DEFAULT_SAMPLE = 1000
 
@@ -84,6 +81,7 @@ class MigrationPlan:
         differences: What the target does otherwise, for all messages.
         queues: Queue by queue.
         misfits: Messages that the target will not take, among those looked at.
+        denials: What the credentials for the target are known not to allow.
     """
 
     source: str
@@ -91,11 +89,12 @@ class MigrationPlan:
     differences: list[Difference] = field(default_factory=list[Difference])
     queues: list[QueuePlan] = field(default_factory=list[QueuePlan])
     misfits: list[Misfit] = field(default_factory=list[Misfit])
+    denials: list[str] = field(default_factory=list[str])
 
     @property
     def fits(self) -> bool:
-        """Whether everything that was looked at can be moved."""
-        return not self.misfits
+        """Whether everything that was looked at can be moved, as far as is known."""
+        return not self.misfits and not self.denials
 
     @property
     def certainty(self) -> Literal["all", "sample"]:
@@ -124,24 +123,33 @@ class Planner:
 
         Raises:
             QueueNotFoundError: there is no such queue at the source.
+            PermissionDeniedError: what is looked at could not be put back.
             DriverError: one of the sides cannot be asked.
         """
         plan = MigrationPlan(source=self._source.url, target=self._target.url)
-        able: dict[str, Capabilities] = {}
+        denials = await self._target.denials([pair.target for pair in pairs], takes=False)
+        plan.denials = [str(denial) for denial in denials]
+        able: dict[str, tuple[Capabilities, Capabilities]] = {}
         for pair in pairs:
             plan.queues.append(await self._look_at(pair, plan, sample, able))
-        plan.differences = compare_all(able, self._target.driver.capabilities)
+        plan.differences = compare_all(able)
         return plan
 
     async def _look_at(
-        self, pair: Pair, plan: MigrationPlan, sample: int, able: dict[str, Capabilities]
+        self,
+        pair: Pair,
+        plan: MigrationPlan,
+        sample: int,
+        able: dict[str, tuple[Capabilities, Capabilities]],
     ) -> QueuePlan:
         found = QueuePlan(source=pair.source, target=pair.target, is_dead=pair.is_dead)
-        found.target_exists = await _exists(self._target.driver, pair.target)
-        driver = self._source.driver
-        await know(driver, pair)
+        target = abilities_of(self._target.driver, pair.target)
+        fitting = Fitting(target, keeps_raw=self._keeps_raw)
+        found.target_exists = await _exists(self._target, pair.target)
+        await know(self._source, pair)
         try:
-            found.stats = await driver.inspect(pair.source)
+            with self._source.named():
+                found.stats = await self._source.driver.inspect(pair.source)
         except QueueNotFoundError as error:
             if not pair.is_dead:
                 msg = f"there is no queue {pair.source} at {self._source.url}"
@@ -149,11 +157,11 @@ class Planner:
             found.is_complete = True
             return found
         started = self._clock.utcnow()
-        async with look_through(driver, pair, self._clock, max_held=sample) as sweep:
+        async with look_through(self._source, pair, self._clock, max_held=sample) as sweep:
             if not pair.is_dead:
-                able[pair.source] = sweep.capabilities
+                able[pair.source] = sweep.capabilities, target
             while claimed := await sweep.claim(min(_CLAIM, sweep.max_claim)):
-                await self._judge(claimed, pair, found, plan)
+                await self._judge(claimed, pair, found, plan, fitting)
                 if are_newer(claimed, started):
                     break
             # One that was full to the brim may have been all there was.
@@ -161,7 +169,12 @@ class Planner:
         return found
 
     async def _judge(
-        self, claimed: Sequence[Delivery], pair: Pair, found: QueuePlan, plan: MigrationPlan
+        self,
+        claimed: Sequence[Delivery],
+        pair: Pair,
+        found: QueuePlan,
+        plan: MigrationPlan,
+        fitting: Fitting,
     ) -> None:
         now = self._clock.utcnow()
         cargo: list[Cargo] = []
@@ -184,9 +197,10 @@ class Planner:
                     keeps_raw=self._keeps_raw,
                 )
             )
-        answers = await foresee(self._target.driver, pair.target, cargo)
-        for delivery, answer in zip(claimed, answers, strict=True):
-            error = misfit(delivery, keeps_raw=self._keeps_raw) or answer
+        with self._target.named():
+            answers = await foresee(self._target.driver, pair.target, cargo)
+        for delivery, one, answer in zip(claimed, cargo, answers, strict=True):
+            error = fitting.obstacle(delivery, one) or answer
             if error is not None:
                 message = delivery.message
                 plan.misfits.append(
@@ -197,7 +211,7 @@ class Planner:
 async def foresee(driver: Driver, queue: str, cargo: Sequence[Cargo]) -> list[DriverError | None]:
     """What the target would refuse; by its size alone where the adapter cannot tell."""
     answers: list[DriverError | None] = []
-    limit = driver.capabilities.max_send_delay
+    limit = abilities_of(driver, queue).max_send_delay
     for start in range(0, len(cargo), _CHUNK):
         part = cargo[start : start + _CHUNK]
         if isinstance(driver, Foresight):
@@ -206,7 +220,7 @@ async def foresee(driver: Driver, queue: str, cargo: Sequence[Cargo]) -> list[Dr
             answers += [each if isinstance(each, REFUSALS) else None for each in told]
         else:
             answers += [_too_large(driver, one) for one in part]
-    return [answer or _undelayable(driver, one) for answer, one in zip(answers, cargo, strict=True)]
+    return answers
 
 
 def _too_large(driver: Driver, one: Cargo) -> DriverError | None:
@@ -221,15 +235,10 @@ def _too_large(driver: Driver, one: Cargo) -> DriverError | None:
     return MessageTooLargeError(f"it has {size} bytes and more; the target takes {limit:g}")
 
 
-def _undelayable(driver: Driver, one: Cargo) -> DriverError | None:
-    if not one.delay or driver.capabilities.max_send_delay > 0:
-        return None
-    return UnsupportedError("it is delayed, and the target delays no message; it goes when due")
-
-
-async def _exists(driver: Driver, queue: str) -> bool:
+async def _exists(side: Side, queue: str) -> bool:
     try:
-        await driver.inspect(queue)
+        with side.named():
+            await side.driver.inspect(queue)
     except QueueNotFoundError:
         return False
     return True

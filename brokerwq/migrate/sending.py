@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 
 from brokerwq._runtime.pauses import Pauses
 from brokerwq.clock import Clock, move_on_after
-from brokerwq.driver.capabilities import Lease
-from brokerwq.driver.protocol import Driver, capabilities_of
+from brokerwq.driver.moving import abilities_of
 from brokerwq.errors import DriverError, ThrottledError, TransientError
 from brokerwq.migrate.cargo import REFUSALS, Cargo
+from brokerwq.migrate.side import Side
 
 _LONGEST_PAUSE = 10.0
 _CALL_SECONDS = 30.0
-_LEASE = 60.0
 _CALLS = 8
 """Calls under way at once."""
 
@@ -28,17 +26,16 @@ class Target:
         failure: Why nothing can be sent any more; None while it can.
 
     Args:
-        driver: Open.
+        side: Where it is.
         clock: For pauses and bounds.
         stopping: Once it is set, what a broker in trouble has not taken is not sent again.
         patience: Seconds without a single message accepted after which a broker that only asks
             for pauses is given up on.
     """
 
-    def __init__(
-        self, driver: Driver, clock: Clock, patience: float, stopping: asyncio.Event
-    ) -> None:
-        self.driver = driver
+    def __init__(self, side: Side, clock: Clock, patience: float, stopping: asyncio.Event) -> None:
+        self.driver = side.driver
+        self._side = side
         self.throttled = 0
         self.failure: DriverError | None = None
         self._clock = clock
@@ -47,20 +44,6 @@ class Target:
         self._pauses = Pauses(_LONGEST_PAUSE)
         self._resume_at = 0.0
         self._accepted_at = clock.now()
-
-    async def keeps_order(self, queue: str) -> bool:
-        """Whether ``queue`` keeps groups in order, so that what goes there must not overtake.
-
-        A consumer that is pushed nothing is asked for it: a queue may be of a special kind.
-        """
-        usually = self.driver.capabilities
-        if usually.ordered_groups or usually.lease is not Lease.TIMED:
-            return usually.ordered_groups
-        with suppress(DriverError):  # the first send meets the same trouble, and reports it
-            consumer = await self.driver.consume(queue, lease=_LEASE, prefetch=1)
-            await consumer.aclose()
-            return capabilities_of(consumer, self.driver).ordered_groups
-        return False
 
     async def send(
         self, queue: str, cargo: Sequence[Cargo], *, in_order: bool
@@ -110,6 +93,7 @@ class Target:
         fatal = next((error for error in errors if not error.retryable), None)
         if fatal is not None or now - self._accepted_at > self._patience:
             self.failure = fatal or errors[0]
+            self._side.name(self.failure)
             return
         self.throttled += len(errors)
         asked = max(
@@ -127,7 +111,7 @@ class Target:
         )
 
     async def _call(self, queue: str, cargo: Sequence[Cargo]) -> Sequence[DriverError | None]:
-        limit = self.driver.capabilities.max_send_delay
+        limit = abilities_of(self.driver, queue).max_send_delay
         answers: Sequence[DriverError | None] | None = None
         with move_on_after(self._clock, _CALL_SECONDS):
             try:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from brokerwq.clock import Clock
-from brokerwq.driver.protocol import Driver
 from brokerwq.errors import QueueNotFoundError
 from brokerwq.migrate.cargo import digest_of, name_of
 from brokerwq.migrate.entry import Entry
 from brokerwq.migrate.ledger import Ledger
 from brokerwq.migrate.looking import are_newer, know, look_through
-from brokerwq.migrate.pair import Pair, Side
+from brokerwq.migrate.pair import Pair
+from brokerwq.migrate.side import Side
 
 MAX_NAMED = 100
 _CLAIM = 500
@@ -102,13 +102,13 @@ async def verify(
     for pair in pairs:
         proof = QueueProof(queue=pair.source)
         entries = {entry.id: entry for entry in await ledger.entries(pair.source)}
-        old, old_whole = await _contents(source.driver, pair, clock, at_target=False)
-        new, new_whole = await _contents(target.driver, pair, clock, at_target=True)
+        old, old_whole = await _contents(source, pair, clock, at_target=False)
+        new, new_whole = await _contents(target, pair, clock, at_target=True)
         proof.is_complete = old_whole and new_whole
         _compare(proof, entries, old, new)
         hidden = 0
         if proof.run:
-            hidden = await _hidden(target.driver, pair, seen=None if new_whole else len(new))
+            hidden = await _hidden(target, pair, seen=None if new_whole else len(new))
         proof.hidden = min(hidden, proof.run)
         proof.run -= proof.hidden
         if not proof.run:
@@ -144,13 +144,13 @@ def _compare(
 
 
 async def _contents(
-    driver: Driver, pair: Pair, clock: Clock, *, at_target: bool
+    side: Side, pair: Pair, clock: Clock, *, at_target: bool
 ) -> tuple[dict[str, bytes], bool]:
     """Ids and digests of what can be claimed, and whether that was all."""
     contents: dict[str, bytes] = {}
     started = clock.utcnow()
     try:
-        async with look_through(driver, pair, clock, at_target=at_target) as sweep:
+        async with look_through(side, pair, clock, at_target=at_target) as sweep:
             while claimed := await sweep.claim(min(_CLAIM, sweep.max_claim)):
                 for delivery in claimed:
                     digest = digest_of(delivery.message)
@@ -162,11 +162,12 @@ async def _contents(
         return contents, True
 
 
-async def _hidden(driver: Driver, pair: Pair, *, seen: int | None) -> int:
+async def _hidden(side: Side, pair: Pair, *, seen: int | None) -> int:
     """How many messages of the target were not seen, of which ``seen`` were if not all."""
-    await know(driver, pair, at_target=True)
+    await know(side, pair, at_target=True)
     try:
-        stats = await driver.inspect(pair.target)
+        with side.named():
+            stats = await side.driver.inspect(pair.target)
     except QueueNotFoundError:
         return 0
     unseen = 0 if seen is None else max(0, stats.ready.value - seen)

@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from brokerwq.clock import Clock
-from brokerwq.driver.protocol import Certainty, Driver, QueueStats
+from brokerwq.driver.protocol import Certainty, QueueStats
 from brokerwq.errors import QueueNotFoundError
 from brokerwq.message import Message
 from brokerwq.migrate.cargo import digest_of, name_of
 from brokerwq.migrate.entry import Moved, QueueCounts
 from brokerwq.migrate.ledger import Ledger
 from brokerwq.migrate.looking import are_newer, know, look_through
-from brokerwq.migrate.pair import Direction, Pair, Side
+from brokerwq.migrate.pair import Direction, Pair
+from brokerwq.migrate.side import Side
 
 _CLAIM = 500
 
@@ -88,9 +89,9 @@ async def look_at(
     counts = await ledger.counts(direction)
     states: list[SideState] = []
     for pair in pairs:
-        await know(source.driver, pair)
-        await know(target.driver, pair, at_target=True)
-        old = await _stats(source.driver, pair.source)
+        await know(source, pair)
+        await know(target, pair, at_target=True)
+        old = await _stats(source, pair.source)
         key = pair.key(direction)
         known = counts.get(key, QueueCounts())
         left = 0 if old is None else old.ready.value + old.leased.value + old.delayed.value
@@ -99,7 +100,7 @@ async def look_at(
             known = replace(known, refused=0)
         elif left <= known.refused:
             misfits = await ledger.misfits(direction, key)
-            kept, is_alone = await _kept(source.driver, pair, old, misfits, clock)
+            kept, is_alone = await _kept(source, pair, old, misfits, clock)
             known = replace(known, refused=kept)
         is_empty = is_alone and left <= known.refused
         states.append(
@@ -108,7 +109,7 @@ async def look_at(
                 target=pair.target,
                 is_dead=pair.is_dead,
                 old=old,
-                new=await _stats(target.driver, pair.target),
+                new=await _stats(target, pair.target),
                 counts=known,
                 empty_for=await ledger.looked(direction, key, empty=is_empty),
                 # A dead-letter queue has no workers that could hold its messages unseen.
@@ -121,7 +122,7 @@ async def look_at(
 
 
 async def _kept(
-    driver: Driver, pair: Pair, stats: QueueStats, misfits: Mapping[Moved, bool], clock: Clock
+    side: Side, pair: Pair, stats: QueueStats, misfits: Mapping[Moved, bool], clock: Clock
 ) -> tuple[int, bool]:
     """How many of ``misfits`` are still at the old side, and whether nothing else was met there.
 
@@ -131,7 +132,7 @@ async def _kept(
     is_complete = True
     if stats.ready.value:
         started = clock.utcnow()
-        async with look_through(driver, pair, clock) as sweep:
+        async with look_through(side, pair, clock) as sweep:
             while claimed := await sweep.claim(min(_CLAIM, sweep.max_claim)):
                 seen.update(_moved(delivery.message) for delivery in claimed)
                 if are_newer(claimed, started):
@@ -148,8 +149,9 @@ def _moved(message: Message) -> Moved:
     return Moved(name_of(message, digest), digest)
 
 
-async def _stats(driver: Driver, queue: str) -> QueueStats | None:
+async def _stats(side: Side, queue: str) -> QueueStats | None:
     try:
-        return await driver.inspect(queue)
+        with side.named():
+            return await side.driver.inspect(queue)
     except QueueNotFoundError:
         return None

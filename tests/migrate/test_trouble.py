@@ -19,7 +19,7 @@ from brokerwq.errors import (
     ThrottledError,
 )
 from brokerwq.migrate import Ledger, MigrationRecord, MoveReport, Pair, Side
-from brokerwq.migrate.cargo import misfit
+from brokerwq.migrate.fitting import misfit
 from brokerwq.migrate.mover import Mover
 from brokerwq.testing.faults import Fail, Faults, FaultyDriver, LoseAnswer, Partly
 from tests.migrate.lab import QUEUE, Lab, made, opened
@@ -38,8 +38,8 @@ async def mover_with(
         await ledger.open(record, create=True)
         try:
             yield Mover(
-                Side(url="old", driver=FaultyDriver(old, source)),
-                Side(url="new", driver=FaultyDriver(new, target)),
+                Side(role="source", url="old", driver=FaultyDriver(old, source)),
+                Side(role="target", url="new", driver=FaultyDriver(new, target)),
                 PAIRS,
                 ledger,
                 direction="forth",
