@@ -24,7 +24,6 @@ from brokerwq.clock import SYSTEM_CLOCK
 from brokerwq.driver import Consumer, Delivery, QueueSpec
 from brokerwq.errors import DriverError
 from brokerwq.message import Message, new_message_id
-from brokerwq.testing.servers.installation import ServerUnavailableError
 from brokerwq.testing.servers.node import RabbitNode
 from brokerwq.testing.servers.proxy import TcpProxy
 from brokerwq.testing.servers.rabbitmq import (
@@ -33,6 +32,7 @@ from brokerwq.testing.servers.rabbitmq import (
     native_node,
     shared_rabbitmq,
 )
+from tests.required import or_skipped
 
 T = TypeVar("T")
 NAMES: dict[Release, str] = {"3.10": "rabbitmq", "4.0": "rabbitmq-4.0", "4.3": "rabbitmq-4"}
@@ -48,30 +48,17 @@ others."""
 PATIENCE = 15.0
 
 
-def skip_unless_required(release: Release, reason: ServerUnavailableError) -> None:
-    """Skip the test, except where CI says that this release must be there."""
-    if NAMES[release] in os.environ.get("BROKERWQ_REQUIRE", "").split(","):
-        raise reason
-    pytest.skip(str(reason))
-
-
 def server_or_skip(release: Release) -> RabbitServer:
     if release not in RELEASES:
         pytest.skip(f"RabbitMQ {release} is tested where BROKERWQ_TEST_RABBITMQ lists it")
-    try:
+    with or_skipped(NAMES[release]):
         return shared_rabbitmq(release)
-    except ServerUnavailableError as exc:
-        skip_unless_required(release, exc)
-        raise
 
 
 def node_or_skip(release: Release, *, config: str = "") -> RabbitNode:
     """A node of the test's own, not started yet; close it."""
-    try:
+    with or_skipped(NAMES[release]):
         return native_node(release, config=config)
-    except ServerUnavailableError as exc:
-        skip_unless_required(release, exc)
-        raise
 
 
 def place_of(server: RabbitServer) -> tuple[str, int]:

@@ -19,20 +19,20 @@ import pytest
 from brokerwq import App, RetryPolicy, Runner
 from brokerwq.driver import QueueSpec
 from brokerwq.errors import BrokerwqError, EnqueueError
-from brokerwq.testing.servers.installation import ServerUnavailableError
 from brokerwq.testing.servers.node import RabbitNode
 from brokerwq.testing.servers.proxy import TcpProxy
 from brokerwq.testing.servers.rabbitmq import Release, rabbitmq_cluster
 from tests.adapters.rabbit import (
+    NAMES,
     RELEASES,
     Lab,
     node_or_skip,
     opened,
     place_of,
     server_or_skip,
-    skip_unless_required,
     url_through,
 )
+from tests.required import or_skipped
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -344,12 +344,9 @@ async def test_a_backoff_outlasts_a_restart_of_the_broker(node: RabbitNode) -> N
 
 async def test_nothing_is_lost_when_a_leader_dies(release: Release) -> None:
     count = 10_000
-    try:
+    with or_skipped(NAMES[release]):
         cluster = rabbitmq_cluster(release)
         nodes = await asyncio.to_thread(cluster.__enter__)
-    except ServerUnavailableError as exc:
-        skip_unless_required(release, exc)
-        return
     try:
         # Declared through the first, which so becomes the leader of every queue.
         async with opened(nodes[0].url) as driver:

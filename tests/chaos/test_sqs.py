@@ -7,17 +7,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Generator
-from contextlib import ExitStack
 
 import pytest
 
-from brokerwq.testing.servers.installation import ServerUnavailableError
-from brokerwq.testing.servers.localstack import SqsServer, localstack
+from brokerwq.testing.servers.localstack import SqsServer
+from tests.migrate.places import sqs_server
+from tests.required import needs
 
-REQUIRED = "sqs" in os.environ.get("BROKERWQ_REQUIRE", "").split(",")
-if not REQUIRED:
-    pytest.importorskip("aiobotocore")
+needs("aiobotocore", "sqs")
 
 from tests.adapters.sqs import campaign  # noqa: E402  -- after the skip
 
@@ -27,18 +24,7 @@ ROUNDS = int(os.environ.get("BROKERWQ_CHAOS_ROUNDS", "50"))
 LANES = 5
 
 
-@pytest.fixture(scope="module")
-def server() -> Generator[SqsServer]:
-    with ExitStack() as stack:
-        patch = stack.enter_context(pytest.MonkeyPatch.context())
-        for name, value in SqsServer(endpoint="").environment.items():
-            patch.setenv(name, value)
-        try:
-            yield stack.enter_context(localstack())
-        except ServerUnavailableError as exc:
-            if REQUIRED:
-                raise
-            pytest.skip(str(exc))
+server = pytest.fixture(scope="module")(sqs_server)
 
 
 @pytest.mark.parametrize("base", [0.01, 1.2], ids=["at once", "with delay"])

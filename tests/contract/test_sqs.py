@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -18,6 +17,7 @@ from brokerwq.testing.servers.localstack import SqsServer
 from brokerwq.testing.servers.moto import moto
 from brokerwq.testing.side_by_side import side_by_side
 from brokerwq.testing.sqs_proxy import SqsProxy, sqs_proxy
+from tests.required import needs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -35,15 +35,9 @@ LOCALSTACK_BLOCKS_GROUPS = (
 )
 
 
-def needs(module: str) -> None:
-    """Skip without ``module``, unless SQS has to be tested."""
-    if "sqs" not in os.environ.get("BROKERWQ_REQUIRE", "").split(","):
-        pytest.importorskip(module)
-
-
 def sdk_environment(stack: ExitStack) -> None:
     """Credentials of nobody, so that the SDK does not look for any on this machine."""
-    needs("aiobotocore")
+    needs("aiobotocore", "sqs")
     patch = stack.enter_context(pytest.MonkeyPatch.context())
     for name, value in SqsServer(endpoint="").environment.items():
         patch.setenv(name, value)
@@ -60,7 +54,7 @@ def localstack_proxy(bwq_sqs_server: Service) -> Generator[SqsProxy]:
 def moto_proxy() -> Generator[SqsProxy]:
     with ExitStack() as stack:
         sdk_environment(stack)
-        needs("moto.server")
+        needs("moto.server", "sqs")
         server = stack.enter_context(moto())
         yield stack.enter_context(sqs_proxy(server.endpoint))
 

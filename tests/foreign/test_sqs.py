@@ -21,11 +21,9 @@ from brokerwq.testing.servers.localstack import SqsServer
 from tests.cases.lab import Place, counts, dead_letters, declare, reasons
 from tests.foreign.deploy import rolling_deploy
 from tests.foreign.samples import poison_bodies, sample, sqs_attributes
+from tests.required import needs
 
-REQUIRED = "sqs" in os.environ.get("BROKERWQ_REQUIRE", "").split(",")
-
-if not REQUIRED:
-    pytest.importorskip("aiobotocore")
+needs("aiobotocore", "sqs")
 
 from brokerwq_sqs.client import SdkClients  # noqa: E402  -- after the skip
 from brokerwq_sqs.settings import SqsSettings  # noqa: E402

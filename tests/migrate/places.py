@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Generator
 from contextlib import ExitStack
@@ -10,12 +9,10 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from brokerwq.testing.servers.installation import ServerUnavailableError
 from brokerwq.testing.servers.localstack import SqsServer, localstack
 from brokerwq.testing.servers.rabbitmq import Release, shared_rabbitmq
-from tests.adapters.rabbit import skip_unless_required
-
-SQS_REQUIRED = "sqs" in os.environ.get("BROKERWQ_REQUIRE", "").split(",")
+from tests.adapters.rabbit import NAMES
+from tests.required import or_skipped
 
 
 def sqs_server() -> Generator[SqsServer]:
@@ -24,21 +21,15 @@ def sqs_server() -> Generator[SqsServer]:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         for name, value in SqsServer(endpoint="").environment.items():
             patch.setenv(name, value)
-        try:
-            yield stack.enter_context(localstack())
-        except ServerUnavailableError as exc:
-            if SQS_REQUIRED:
-                raise
-            pytest.skip(str(exc))
+        with or_skipped("sqs"):
+            server = stack.enter_context(localstack())
+        yield server
 
 
 def rabbit(release: Release) -> str:
     """A virtual host of the test's own on a shared server."""
-    try:
+    with or_skipped(NAMES[release]):
         server = shared_rabbitmq(release)
-    except ServerUnavailableError as exc:
-        skip_unless_required(release, exc)
-        raise
     name = f"move-{secrets.token_hex(4)}"
     user = unquote(urlsplit(server.url).username or "guest")
     server.ctl("add_vhost", name)

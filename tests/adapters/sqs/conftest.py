@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -18,13 +17,11 @@ from brokerwq.testing.servers.localstack import SqsServer
 from brokerwq.testing.sqs_faults import SqsFaults
 from brokerwq.testing.sqs_strict import StrictSqs
 from tests.adapters.sqs.beside import pytest_configure, pytest_pyfunc_call
+from tests.required import needs
 
 __all__ = ["pytest_configure", "pytest_pyfunc_call"]  # hooks, which pytest finds here
 
-REQUIRED = "sqs" in os.environ.get("BROKERWQ_REQUIRE", "").split(",")
-
-if not REQUIRED:
-    pytest.importorskip("aiobotocore")
+needs("aiobotocore", "sqs")
 
 from brokerwq_sqs.client import SdkClients  # noqa: E402  -- after the skip
 from brokerwq_sqs.consumer import SqsConsumer  # noqa: E402
