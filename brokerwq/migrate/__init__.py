@@ -6,11 +6,11 @@ sides, never on none. The ``Ledger`` remembers every id, so that what was moved 
 """
 
 from brokerwq.migrate.ledger import Ledger
-from brokerwq.migrate.ledger_file import MigrationRecord
 from brokerwq.migrate.migration import Migration
 from brokerwq.migrate.mover import MoveReport
 from brokerwq.migrate.pair import Pair, pairs_of
 from brokerwq.migrate.plan import MigrationPlan, Misfit
+from brokerwq.migrate.record import MigrationRecord
 from brokerwq.migrate.side import Side
 from brokerwq.migrate.verify import Verification
 from brokerwq.migrate.watch import SideState

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import Any, Final, Self
 
 from brokerwq.migrate.pair import Direction
+
+_SILENT_SECONDS: Final = 60.0
+"""A mover that has not shown itself for so long is taken for dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,19 @@ class Entry:
     done: int
     refusal: str
 
+    @classmethod
+    def of(cls, row: tuple[Any, ...]) -> Self:
+        """What a row says, its columns in the order of the attributes."""
+        id_, direction, digest, pending, done, refusal = row
+        return cls(
+            id=id_,
+            direction=direction,
+            digest=digest,
+            pending=pending,
+            done=done,
+            refusal=refusal or "",
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
@@ -73,3 +92,28 @@ class Session:
     started_at: datetime
     is_alive: bool
     has_ended: bool
+
+    @classmethod
+    def of(cls, row: tuple[Any, ...], now: float) -> Self:
+        """The mover that a row of ``session`` is about, as it looks at ``now``."""
+        id_, direction, host, pid, started, seen, ended = row
+        is_silent = now - seen > _SILENT_SECONDS
+        is_gone = host == socket.gethostname() and not _is_alive(pid)
+        return cls(
+            id=id_,
+            direction=direction,
+            place=f"{host}:{pid}",
+            started_at=datetime.fromtimestamp(started, UTC),
+            is_alive=ended is None and not is_silent and not is_gone,
+            has_ended=ended is not None,
+        )
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

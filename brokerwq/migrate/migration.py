@@ -17,13 +17,13 @@ from brokerwq.errors import ConfigError, DriverError
 from brokerwq.limits import MAX_LEASE, MIN_LEASE
 from brokerwq.migrate.entry import Session
 from brokerwq.migrate.ledger import Ledger
-from brokerwq.migrate.ledger_file import MigrationRecord
 from brokerwq.migrate.mover import DEFAULT_LEASE, Mover, MoveReport
 from brokerwq.migrate.pair import Direction, Pair, pairs_of
 from brokerwq.migrate.plan import DEFAULT_SAMPLE, MigrationPlan, Planner
 from brokerwq.migrate.queues import are_same, listed, not_there, refuse_same
 from brokerwq.migrate.queues import declare as declare_all
 from brokerwq.migrate.queues import require as require_all
+from brokerwq.migrate.record import MigrationRecord
 from brokerwq.migrate.side import Role, Side, name_side
 from brokerwq.migrate.verify import Verification, verify
 from brokerwq.migrate.watch import SideState, look_at
@@ -87,6 +87,7 @@ class Migration:
         self._clock = clock
         self._connect_timeout = connect_timeout
         self._ledger_url = ledger
+        Ledger(ledger)  # what is wrong with its URL is told before anything is connected
         self._sides: tuple[Side, Side] | None = None
         self._connections = AsyncExitStack()
         self.pairs: list[Pair] = []

@@ -1,17 +1,20 @@
+"""What a ledger knows and keeps, wherever it is kept."""
+
 from __future__ import annotations
 
-import sqlite3
+import asyncio
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
 
-from brokerwq.broker import connect
-from brokerwq.errors import BrokerwqError, ConfigError, StoreError
+from brokerwq.errors import ConfigError
 from brokerwq.migrate.entry import Moved, QueueCounts
 from brokerwq.migrate.ledger import Ledger
-from brokerwq.migrate.ledger_file import MigrationRecord
 from brokerwq.migrate.pair import Direction
+from brokerwq.migrate.record import MigrationRecord
 from brokerwq.testing import FakeClock
+from tests.migrate.postgres import postgres_ledger
 
 RECORD = MigrationRecord(source="memory://a", target="memory://b", queues={"q": "q"})
 X = Moved("x", b"1")
@@ -19,19 +22,23 @@ Y = Moved("y", b"2")
 BOTH_WAYS: tuple[Direction, ...] = ("forth", "back")
 
 
-async def opened(path: Path, record: MigrationRecord = RECORD, *, create: bool = True) -> Ledger:
-    ledger = Ledger(f"sqlite:///{path}")
+async def opened(url: str, record: MigrationRecord = RECORD, *, create: bool = True) -> Ledger:
+    ledger = Ledger(url)
     await ledger.open(record, create=create)
     return ledger
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "ledger.db"
+@pytest.fixture(params=["sqlite", "postgres"])
+async def url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/ledger.db"
+    else:
+        async with postgres_ledger() as ledger:
+            yield ledger
 
 
-async def test_what_was_sent_is_pending_until_it_is_deleted(path: Path) -> None:
-    ledger = await opened(path)
+async def test_what_was_sent_is_pending_until_it_is_deleted(url: str) -> None:
+    ledger = await opened(url)
 
     await ledger.sent("forth", "q", [X, Y])
     assert await ledger.pending("forth", "q", ["x", "y", "z"]) == {X: 1, Y: 1}
@@ -45,8 +52,8 @@ async def test_what_was_sent_is_pending_until_it_is_deleted(path: Path) -> None:
     await ledger.aclose()
 
 
-async def test_a_second_copy_of_an_id_counts_as_one(path: Path) -> None:
-    ledger = await opened(path)
+async def test_a_second_copy_of_an_id_counts_as_one(url: str) -> None:
+    ledger = await opened(url)
 
     for _ in range(2):
         await ledger.sent("forth", "q", [X])
@@ -57,9 +64,9 @@ async def test_a_second_copy_of_an_id_counts_as_one(path: Path) -> None:
     await ledger.aclose()
 
 
-async def test_what_is_moved_back_is_open_no_more(path: Path) -> None:
+async def test_what_is_moved_back_is_open_no_more(url: str) -> None:
     """Else the next move of that id would only delete it."""
-    ledger = await opened(path)
+    ledger = await opened(url)
     await ledger.sent("forth", "q", [X])
 
     await ledger.sent("back", "q", [X])
@@ -71,8 +78,8 @@ async def test_what_is_moved_back_is_open_no_more(path: Path) -> None:
     await ledger.aclose()
 
 
-async def test_a_refusal_is_forgotten_once_the_message_fits(path: Path) -> None:
-    ledger = await opened(path)
+async def test_a_refusal_is_forgotten_once_the_message_fits(url: str) -> None:
+    ledger = await opened(url)
 
     assert await ledger.refused("forth", "q", [(X, "too large")]) == [1]
     assert await ledger.refused("forth", "q", [(X, "too large")]) == [2]
@@ -83,23 +90,8 @@ async def test_a_refusal_is_forgotten_once_the_message_fits(path: Path) -> None:
     await ledger.aclose()
 
 
-async def test_a_ledger_from_before_misfits_had_a_time_is_completed(path: Path) -> None:
-    ledger = await opened(path)
-    await ledger.refused("forth", "q", [(X, "too large")])
-    await ledger.aclose()
-    with sqlite3.connect(path) as db:
-        db.execute("ALTER TABLE entry DROP COLUMN parked_until")
-    db.close()
-
-    ledger = await opened(path)
-    assert await ledger.misfits("forth", "q") == {X: False}
-    await ledger.parked("forth", "q", {"x": 60.0})
-    assert await ledger.misfits("forth", "q") == {X: True}
-    await ledger.aclose()
-
-
-async def test_what_a_dead_mover_left_open_can_be_closed(path: Path) -> None:
-    ledger = await opened(path)
+async def test_what_a_dead_mover_left_open_can_be_closed(url: str) -> None:
+    ledger = await opened(url)
     await ledger.sent("forth", "q", [X])
 
     assert await ledger.settle_pending("forth", "q") == 1
@@ -108,8 +100,8 @@ async def test_what_a_dead_mover_left_open_can_be_closed(path: Path) -> None:
     await ledger.aclose()
 
 
-async def test_movers_that_never_ended_are_counted(path: Path) -> None:
-    first, second = await opened(path), await opened(path)
+async def test_movers_that_never_ended_are_counted(url: str) -> None:
+    first, second = await opened(url), await opened(url)
 
     assert await first.begin("forth") == 0
     assert await second.begin("forth") == 1
@@ -124,8 +116,8 @@ async def test_movers_that_never_ended_are_counted(path: Path) -> None:
     await second.aclose()
 
 
-async def test_emptiness_is_counted_from_the_first_look_that_found_nothing(path: Path) -> None:
-    ledger = await opened(path)
+async def test_emptiness_is_counted_from_the_first_look_that_found_nothing(url: str) -> None:
+    ledger = await opened(url)
 
     assert await ledger.looked("forth", "q", empty=True) == pytest.approx(0, abs=5)
     assert await ledger.looked("forth", "q", empty=False) is None
@@ -133,8 +125,8 @@ async def test_emptiness_is_counted_from_the_first_look_that_found_nothing(path:
     await ledger.aclose()
 
 
-async def test_a_finished_migration_takes_no_mover(path: Path) -> None:
-    ledger = await opened(path)
+async def test_a_finished_migration_takes_no_mover(url: str) -> None:
+    ledger = await opened(url)
 
     await ledger.close_migration()
 
@@ -144,55 +136,26 @@ async def test_a_finished_migration_takes_no_mover(path: Path) -> None:
     await ledger.aclose()
 
 
-async def test_queues_are_added_but_not_turned_elsewhere(path: Path) -> None:
-    await (await opened(path)).aclose()
+async def test_queues_are_added_but_not_turned_elsewhere(url: str) -> None:
+    await (await opened(url)).aclose()
     more = MigrationRecord(source="memory://a", target="memory://b", queues={"r": "s"})
-    await (await opened(path, more)).aclose()
+    await (await opened(url, more)).aclose()
 
     other = MigrationRecord(source="memory://a", target="memory://b", queues={"r": "t"})
     with pytest.raises(ConfigError, match="belongs to another migration: r goes to s"):
-        await opened(path, other)
+        await opened(url, other)
 
 
-async def test_a_missing_ledger_is_named_and_not_made(path: Path) -> None:
+async def test_a_missing_ledger_is_named_and_not_made(url: str) -> None:
     for _ in range(2):
         with pytest.raises(ConfigError, match="there is no ledger"):
-            await opened(path, create=False)
+            await opened(url, create=False)
 
 
-async def test_a_database_of_something_else_is_left_alone(path: Path) -> None:
-    with sqlite3.connect(path) as db:
-        db.execute("CREATE TABLE precious (x)")
-    db.close()
-
-    with pytest.raises(ConfigError, match="a database of something else"):
-        await opened(path)
-    with sqlite3.connect(path) as db:
-        assert db.execute("SELECT name FROM sqlite_schema").fetchall() == [("precious",)]
-    db.close()
-
-
-@pytest.fixture
-def text_file(path: Path) -> Path:
-    path.write_text("not a database, but long enough to be taken for one" * 20)
-    return path
-
-
-async def test_a_file_that_is_no_database_is_an_error(text_file: Path) -> None:
-    with pytest.raises(StoreError, match="is no ledger"):
-        await opened(text_file)
-
-
-@pytest.mark.parametrize("url", ["ledger.db", "sqlite://", "sqlite:///", "postgresql://x/y", ""])
-def test_a_ledger_is_a_file(url: str) -> None:
-    with pytest.raises(ConfigError, match="must be a file"):
-        Ledger(url)
-
-
-async def test_what_is_moved_shows_that_neither_side_has_stayed_empty(path: Path) -> None:
+async def test_what_is_moved_shows_that_neither_side_has_stayed_empty(url: str) -> None:
     """Else a migration could be finished right after a rollback had filled the old side."""
     clock = FakeClock()
-    ledger = Ledger(f"sqlite:///{path}", clock=clock)
+    ledger = Ledger(url, clock=clock)
     await ledger.open(RECORD, create=True)
     for direction in BOTH_WAYS:
         await ledger.looked(direction, "q", empty=True)
@@ -205,14 +168,51 @@ async def test_what_is_moved_shows_that_neither_side_has_stayed_empty(path: Path
     await ledger.aclose()
 
 
-async def test_a_file_of_queues_is_no_ledger_and_a_ledger_holds_no_queues(path: Path) -> None:
-    async with connect(f"sqlite:///{path}") as broker:
-        await broker.queues()
-    with pytest.raises(ConfigError, match="a database of something else"):
-        await opened(path)
+async def test_a_misfit_is_out_of_the_way_for_a_time(url: str) -> None:
+    clock = FakeClock()
+    ledger = Ledger(url, clock=clock)
+    await ledger.open(RECORD, create=True)
+    await ledger.refused("forth", "q", [(X, "too large"), (Y, "too large"), (X, "too large")])
+    await ledger.parked("forth", "q", {"x": 60.0})
 
-    ledger = await opened(path.with_name("other.db"))
+    assert await ledger.misfits("forth", "q") == {X: True, Y: False}
+    clock.advance(61)
+    assert await ledger.misfits("forth", "q") == {X: False, Y: False}
     await ledger.aclose()
-    with pytest.raises(BrokerwqError, match=r"other\.db"):
-        async with connect(f"sqlite:///{path.with_name('other.db')}") as broker:
-            await broker.queues()
+
+
+async def test_whose_a_ledger_is_can_be_asked_before_it_is_opened(url: str) -> None:
+    assert await Ledger(url).known() is None
+    await (await opened(url)).aclose()
+    assert await Ledger(url).known() == RECORD
+
+
+async def test_movers_that_make_a_ledger_at_one_moment_share_it(url: str) -> None:
+    ledgers = [Ledger(url) for _ in range(4)]
+
+    await asyncio.gather(*(ledger.open(RECORD, create=True) for ledger in ledgers))
+
+    begun = await asyncio.gather(*(ledger.begin("forth") for ledger in ledgers))
+    assert sorted(begun) == [0, 1, 2, 3]
+    assert await asyncio.gather(*(ledger.show("forth") for ledger in ledgers)) == [3, 3, 3, 3]
+    for ledger in ledgers:
+        await ledger.end()
+        await ledger.aclose()
+
+
+async def test_movers_that_note_the_same_ids_at_one_moment_lose_no_count(url: str) -> None:
+    """In another order each, so that they would wait for each other if both could begin."""
+    first, second = await opened(url), await opened(url)
+    moved = [Moved(f"{n}", b"1") for n in range(200)]
+
+    for _ in range(5):
+        await asyncio.gather(
+            first.sent("forth", "q", moved),
+            second.sent("forth", "q", moved[::-1]),
+            first.deleted("forth", "q", [each.id for each in moved[::-1]]),
+        )
+
+    assert (await first.counts("forth"))["q"] == QueueCounts(moved=200, copies=2000, pending=200)
+    assert set((await second.pending("forth", "q", ["0", "199"])).values()) == {5}
+    await first.aclose()
+    await second.aclose()
