@@ -16,9 +16,9 @@ from brokerwq.message import DeadLetterNote, Message
 from brokerwq_rabbitmq import wire
 from brokerwq_rabbitmq.copies import Copier
 from brokerwq_rabbitmq.errors import closed, is_stray_cancellation, lease_lost
-from brokerwq_rabbitmq.frames import Settle
 from brokerwq_rabbitmq.intake import Intake, Source, by_lane
 from brokerwq_rabbitmq.lane import Held
+from brokerwq_rabbitmq.transport import Settle
 
 
 @dataclass(slots=True)

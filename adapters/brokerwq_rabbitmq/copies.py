@@ -18,8 +18,9 @@ from brokerwq.errors import (
 )
 from brokerwq.message import Message, new_message_id
 from brokerwq_rabbitmq import wire
-from brokerwq_rabbitmq.publisher import RIGHT, Outgoing, Publisher
+from brokerwq_rabbitmq.publisher import RIGHT, Publisher
 from brokerwq_rabbitmq.topology import level_for, level_name
+from brokerwq_rabbitmq.transport import Outgoing
 
 
 class Copier:
@@ -57,11 +58,13 @@ class Copier:
     def _outgoing(self, queue: str, message: Message, delay: float) -> Outgoing:
         if delay > rules.LONGEST_DELAY:
             raise rules.delay_refusal(delay)
-        if delay <= 0:
-            return Outgoing(queue, wire.encode(message), message.body)
-        level = level_for(delay)
-        due = math.ceil(self.wall_clock_ms() + delay * 1000) if delay > level else 0
-        return Outgoing(level_name(queue, level), wire.encode(message, due=due), message.body)
+        due = 0
+        if delay > 0:
+            level = level_for(delay)
+            queue = level_name(queue, level)
+            due = math.ceil(self.wall_clock_ms() + delay * 1000) if delay > level else 0
+        properties = wire.encode(message, due=due)
+        return Outgoing(queue, properties.encode(), message.body, properties.text("message_id"))
 
     def refusal(
         self, queue: str, message: Message, delay: float, max_frame: int
@@ -72,7 +75,7 @@ class Copier:
         except (MessageRefusedError, UnsupportedError) as exc:
             return exc
         return wire.size_error(
-            outgoing.properties.encode(),
+            outgoing.properties,
             outgoing.body,
             max_body=self._publisher.max_body,
             max_frame=max_frame,

@@ -23,7 +23,6 @@ from brokerwq.errors import (
     ProtocolError,
     QueueMismatchError,
     QueueNotFoundError,
-    StorageFullError,
     TransientError,
 )
 from brokerwq_rabbitmq.frames import NotAmqpError
@@ -116,8 +115,6 @@ def speaks_tls(place: str) -> ProtocolError:
 # The client's class, ours, and what to say: {0} is the queue, {1} the place, {2} its words, {3}
 # what must be allowed.
 _CALLS: tuple[tuple[type[BaseException], type[DriverError], str], ...] = (
-    (amqp.PublishError, QueueNotFoundError, "queue {0} does not exist at {1}"),
-    (amqp.DeliveryError, StorageFullError, "queue {0} at {1} takes no more messages"),
     (amqp.ChannelNotFoundEntity, QueueNotFoundError, "queue {0} does not exist at {1}"),
     (
         amqp.ChannelAccessRefused,

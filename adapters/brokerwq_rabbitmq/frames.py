@@ -1,24 +1,20 @@
-"""The byte stream below the client library.
+"""The bytes that come in, below the client library.
 
-aiormq takes a transport factory, and ours does three things to the stream that passes through.
-Deliveries are read here and handed to whoever consumes; the library, which makes a task of each
-and gives up the connection at a property that it cannot read, never sees them. Acks are written
-here, so that they are on their way when the call returns. And what the library keeps to itself
-is noticed: whether the broker has blocked the connection, why it closed it, when it last spoke.
+aiormq takes a transport factory, and ours gives it this reader for a stream. Deliveries are taken
+out here and handed to whoever consumes; the library, which makes a task of each and gives up the
+connection at a property that it cannot read, never sees them. So are the broker's words on what
+was published: the library looks through all that is under way at each of them. And what it keeps
+to itself is noticed: whether the broker has blocked the connection, why it closed it, when it
+last spoke.
 """
 
 from __future__ import annotations
 
 import asyncio
-import enum
-import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import Any, Final
-
-from aiormq.connection import TransportFactory
-from yarl import URL
+from typing import Final, Protocol
 
 from brokerwq_rabbitmq.table import to_text
 
@@ -27,29 +23,16 @@ _HEAD_SIZE: Final = 7
 _METHOD, _CONTENT_HEADER = 1, 2
 _TLS_ALERT: Final = b"\x15\x03"
 _HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+_CHANNEL_CLOSE: Final = b"\x00\x14\x00\x28"
 _CONNECTION_CLOSE: Final = b"\x00\x0a\x00\x32"
 _BLOCKED: Final = b"\x00\x0a\x00\x3c"
 _UNBLOCKED: Final = b"\x00\x0a\x00\x3d"
 _DELIVER: Final = b"\x00\x3c\x00\x3c"
-# A whole frame of basic.ack, reject or nack: they have one shape.
-_SETTLE: Final = Struct(">BHIHHQBB")
-_SETTLE_SIZE, _BASIC, _END = 13, 60, 0xCE
+_RETURN: Final = b"\x00\x3c\x00\x32"
+_CONFIRMS: Final = {b"\x00\x3c\x00\x50": True, b"\x00\x3c\x00\x78": False}
+"""basic.ack and basic.nack, as a broker sends them: whether the message is stored."""
 _CHUNK: Final = 2**16
 _SIGN_OF_LIFE_SECONDS: Final = 1.0
-
-
-class Settle(enum.Enum):
-    """What is done to a delivery; the method's number and the bits behind the tag."""
-
-    ACK = (80, 0)
-    ACK_UP_TO = (80, 1)
-    """It and every earlier one of the channel."""
-    REJECT = (90, 1)
-    """Requeue; counted on every version."""
-    NACK = (120, 2)
-    """Requeue; not counted from 4.3 on."""
-    GIVE_UP = (90, 0)
-    """Reject without requeue: the queue's dead-letter exchange takes it, if it has one."""
 
 
 class NotAmqpError(ConnectionError):
@@ -64,13 +47,29 @@ class NotAmqpError(ConnectionError):
         self.speaks_tls = first.startswith(_TLS_ALERT)
 
 
+class Answers(Protocol):
+    """Told what the broker says of messages that were published on a channel."""
+
+    def confirmed(self, tag: int, *, multiple: bool, is_stored: bool) -> None:
+        """The message of this number, or all up to it, is stored, or refused."""
+        ...
+
+    def returned(self, arrival: Arrival) -> None:
+        """This message, which will be confirmed all the same, has reached no queue."""
+        ...
+
+    def ended(self) -> None:
+        """The broker closes the channel: what is written from now on is one error more."""
+        ...
+
+
 @dataclass(slots=True)
 class Arrival:
-    """One delivery, as it came.
+    """One delivery, or one message that the broker returns, as it came.
 
     Attributes:
-        consumer: The consumer's tag.
-        tag: The delivery tag.
+        consumer: The consumer's tag; empty for what is returned.
+        tag: The delivery tag; 0 for what is returned.
         redelivered: Whether the broker handed it out before.
         exchange: Where it was published.
         routing_key: With which key.
@@ -89,7 +88,7 @@ class Arrival:
 
 @dataclass(slots=True)
 class _Partial:
-    """A delivery of which more frames must come."""
+    """A message of which more frames must come."""
 
     arrival: Arrival
     missing: int = -1
@@ -101,6 +100,7 @@ class FrameReader(asyncio.StreamReader):
 
     Attributes:
         consumers: Called with each delivery, by consumer tag; must not raise.
+        publishers: Told of each confirm and return, by channel; must not raise.
         last_read_at: When the broker last said anything, on the clock given.
         unblocked: Not set while the broker takes nothing more on this connection.
         close_reason: Code and text of the broker's Connection.Close; None before one.
@@ -118,6 +118,7 @@ class FrameReader(asyncio.StreamReader):
         self._has_news = False
         self._is_greeted = False
         self.consumers: dict[str, Callable[[Arrival], None]] = {}
+        self.publishers: dict[int, Answers] = {}
         self.last_read_at = now()
         self.unblocked = asyncio.Event()
         self.unblocked.set()
@@ -162,7 +163,7 @@ class FrameReader(asyncio.StreamReader):
         return self._has_news and self._now() - self._passed_at >= _SIGN_OF_LIFE_SECONDS
 
     def _passed_on(self) -> bytes | None:
-        """The next whole frame that is not a delivery's; None if more must be read."""
+        """The next whole frame that is the library's; None if more must be read."""
         data, at, end = self._data, self._at, len(self._data)
         while end - at >= _HEAD_SIZE:
             kind, channel, size = _HEAD.unpack_from(data, at)
@@ -182,7 +183,9 @@ class FrameReader(asyncio.StreamReader):
                 return True
             if channel == 0:
                 self._notice(data[at:stop])
-            return False
+                return False
+            answers = self.publishers.get(channel)
+            return answers is not None and self._is_answer(answers, channel, data, at)
         partial = self._partial.get(channel)
         if partial is None:
             return False
@@ -196,10 +199,28 @@ class FrameReader(asyncio.StreamReader):
             del self._partial[channel]
             arrival = partial.arrival
             arrival.body = b"".join(partial.parts)
-            consumer = self.consumers.get(arrival.consumer)
-            if consumer is not None:
-                consumer(arrival)
+            if arrival.consumer:
+                taker = self.consumers.get(arrival.consumer)
+            else:
+                answers = self.publishers.get(channel)
+                taker = None if answers is None else answers.returned
+            if taker is not None:
+                taker(arrival)
         return True
+
+    def _is_answer(self, answers: Answers, channel: int, data: bytes, at: int) -> bool:
+        method = data[at : at + 4]
+        is_stored = _CONFIRMS.get(method)
+        if is_stored is not None:
+            tag = int.from_bytes(data[at + 4 : at + 12])
+            answers.confirmed(tag, multiple=data[at + 12] & 1 == 1, is_stored=is_stored)
+            return True
+        if method == _RETURN:
+            self._partial[channel] = _Partial(_returned(data, at + 6))
+            return True
+        if method == _CHANNEL_CLOSE:
+            answers.ended()
+        return False
 
     def _notice(self, method: bytes) -> None:
         kind = method[:4]
@@ -225,63 +246,13 @@ def _arrival(data: bytes, at: int) -> Arrival:
     )
 
 
-class _Writer(asyncio.StreamWriter):
-    # What a lost connection can no longer take, asyncio drops too, but with a warning for each
-    # piece after the first few: a sender has hundreds under way.
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        if not self.is_closing():
-            super().write(data)
-
-
-class Transport(TransportFactory):
-    """Opens one connection, and gives those who watch it a hand on the stream.
-
-    Args:
-        context: For TLS; None without it.
-        now: The clock for ``FrameReader.last_read_at``.
-    """
-
-    def __init__(self, context: ssl.SSLContext | None, now: Callable[[], float]) -> None:
-        self._context = context
-        self._now = now
-        self._writer: asyncio.StreamWriter | None = None
-        self.reader: FrameReader | None = None
-
-    async def create(
-        self, url: URL, **kwargs: Any
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """See ``aiormq.connection.TransportFactory``."""
-        loop = asyncio.get_running_loop()
-        reader = FrameReader(self._now)
-        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
-        transport, _ = await loop.create_connection(
-            lambda: protocol, url.host or "", url.port or 0, ssl=self._context
-        )
-        self.reader = reader
-        self._writer = _Writer(transport, protocol, reader, loop)
-        return reader, self._writer
-
-    def settle(self, channel: int, how: Settle, tags: Iterable[int]) -> None:
-        """Write one frame for each of ``tags``.
-
-        The library's own frames cannot be cut by it: each of them is one write too.
-
-        Raises:
-            ConnectionError: the connection is closed.
-        """
-        writer = self._writer
-        if writer is None or writer.is_closing():
-            msg = "the connection is closed"
-            raise ConnectionResetError(msg)
-        method, bits = how.value
-        writer.write(
-            b"".join(
-                _SETTLE.pack(_METHOD, channel, _SETTLE_SIZE, _BASIC, method, tag, bits, _END)
-                for tag in tags
-            )
-        )
-
-    def abort(self) -> None:
-        """Drop the connection without a word: the other side does not answer."""
-        if self._writer is not None:
-            self._writer.transport.abort()
+def _returned(data: bytes, at: int) -> Arrival:
+    exchange_at = at + 1 + data[at]  # behind the reason's text
+    key_at = exchange_at + 1 + data[exchange_at]
+    return Arrival(
+        consumer="",
+        tag=0,
+        redelivered=False,
+        exchange=to_text(data[exchange_at + 1 : key_at]),
+        routing_key=to_text(data[key_at + 1 : key_at + 1 + data[key_at]]),
+    )

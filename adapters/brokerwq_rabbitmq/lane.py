@@ -17,7 +17,8 @@ from pamqp.common import FieldTable
 from brokerwq.clock import Clock
 from brokerwq_rabbitmq import wire
 from brokerwq_rabbitmq.errors import consumer_timeout_of, is_stray_cancellation
-from brokerwq_rabbitmq.frames import Arrival, Settle, Transport
+from brokerwq_rabbitmq.frames import Arrival
+from brokerwq_rabbitmq.transport import Settle, Transport
 
 _CLOSE_SECONDS = 5.0
 _MAX_PREFETCH = 65535

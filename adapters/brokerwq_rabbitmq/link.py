@@ -24,8 +24,9 @@ from brokerwq_rabbitmq.errors import (
     to_connect_error,
     to_driver_error,
 )
-from brokerwq_rabbitmq.frames import FrameReader, Transport
+from brokerwq_rabbitmq.frames import FrameReader
 from brokerwq_rabbitmq.settings import RabbitSettings
+from brokerwq_rabbitmq.transport import Transport
 
 _CLOSE_SECONDS = 5.0
 _TLS_PROBE_SECONDS = 3.0

@@ -12,9 +12,8 @@ import pytest
 from aiormq.channel import Channel
 from aiormq.connection import FrameReceiver
 from brokerwq_rabbitmq.frames import FrameReader
-from brokerwq_rabbitmq.publisher import _Encoded  # pyright: ignore[reportPrivateUsage]
 from packaging.requirements import Requirement
-from pamqp import commands, frame, header
+from pamqp import commands, frame
 from pamqp.heartbeat import Heartbeat
 
 HEARTBEAT = Heartbeat().marshal()
@@ -46,7 +45,6 @@ def test_what_the_driver_subclasses_and_annotates_is_public(name: str) -> None:
 @pytest.mark.parametrize(
     ("method", "wanted"),
     [
-        ("basic_publish", {"body", "routing_key", "properties", "mandatory", "wait"}),
         ("basic_qos", {"prefetch_count", "timeout"}),
         ("basic_consume", {"queue", "consumer_callback", "consumer_tag", "arguments", "timeout"}),
         ("basic_cancel", {"consumer_tag", "timeout"}),
@@ -101,13 +99,6 @@ async def test_the_library_reads_our_stream_frame_by_frame() -> None:
     reader.feed_eof()
     with pytest.raises(StopAsyncIteration):
         await received.get_frame()
-
-
-def test_properties_are_written_as_they_marshal() -> None:
-    encoded = b"\x00\x80\x02id"
-    content = header.ContentHeader(body_size=5, properties=_Encoded(encoded, "id"))
-
-    assert encoded in frame.marshal(content, 1)
 
 
 def test_a_channel_says_when_it_ends_and_when_it_is_cancelled() -> None:

@@ -274,6 +274,20 @@ async def test_one_id_twice_in_a_batch_to_nowhere_is_twice_refused(lab: Lab) -> 
             await driver.send(lab.name(), [twin, twin], [0.0, 0.0])
 
 
+async def test_each_of_several_messages_with_one_id_is_stored(lab: Lab) -> None:
+    spec = lab.spec()
+    async with opened(lab.url) as driver:
+        await driver.declare(spec)
+        twins = [Message(id="twin", body=b""), *some(1), Message(id="twin", body=b"")]
+
+        answers = await asyncio.gather(
+            *(driver.send(spec.name, twins, [0.0] * 3) for _ in range(3))
+        )
+
+        assert answers == [[None] * 3] * 3
+        assert (await driver.inspect(spec.name)).ready.value == 9
+
+
 async def test_a_memory_alarm_stops_sending_and_not_consuming(lab: Lab) -> None:
     spec = lab.spec()
     async with opened(lab.url, publish_timeout=0.5) as driver:

@@ -6,10 +6,12 @@ import asyncio
 import struct
 
 import pytest
-from brokerwq_rabbitmq.frames import Arrival, FrameReader, NotAmqpError, Settle, Transport
+from brokerwq_rabbitmq.frames import Arrival, FrameReader, NotAmqpError
+from brokerwq_rabbitmq.transport import Outgoing, Settle, Transport
 from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import body, commands, frame, header
+from yarl import URL
 
 START = frame.marshal(commands.Connection.Start(mechanisms="PLAIN", locales="en"), 0)
 HEARTBEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
@@ -78,6 +80,59 @@ async def test_deliveries_of_two_channels_may_come_in_between_each_other() -> No
     assert await passed_on(reader) == START
     assert await passed_on(reader) == HEARTBEAT
     assert [(each.tag, each.body) for each in found] == [(2, b"b" * 12), (1, b"a" * 12)]
+
+
+class Heard:
+    """An ``Answers`` that takes notes."""
+
+    def __init__(self) -> None:
+        self.words: list[object] = []
+
+    def confirmed(self, tag: int, *, multiple: bool, is_stored: bool) -> None:
+        self.words.append((tag, multiple, is_stored))
+
+    def returned(self, arrival: Arrival) -> None:
+        self.words.append((arrival.routing_key, arrival.properties, arrival.body))
+
+    def ended(self) -> None:
+        self.words.append("ended")
+
+
+@given(st.integers(1, 60))
+def test_words_on_what_was_published_go_to_the_publisher(cut: int) -> None:
+    properties = commands.Basic.Properties(message_id="m1")
+    close = frame.marshal(commands.Channel.Close(406, "no", 60, 40), 1)
+    others = frame.marshal(commands.Basic.Ack(9), 2)
+    stream = START + b"".join(
+        [
+            frame.marshal(commands.Basic.Return(312, "NO_ROUTE", "", "nowhere"), 1),
+            frame.marshal(header.ContentHeader(body_size=4, properties=properties), 1),
+            frame.marshal(body.ContentBody(b"bo"), 1),
+            frame.marshal(body.ContentBody(b"dy"), 1),
+            frame.marshal(commands.Basic.Ack(3, multiple=True), 1),
+            frame.marshal(commands.Basic.Nack(4), 1),
+            others,
+            close,
+        ]
+    )
+
+    async def read() -> tuple[list[object], list[bytes]]:
+        reader, heard = FrameReader(Time()), Heard()
+        reader.publishers[1] = heard
+        for at in range(0, len(stream), cut):
+            reader.feed_data(stream[at : at + cut])
+        reader.feed_eof()
+        return heard.words, [await passed_on(reader) for _ in range(3)]
+
+    words, passed = asyncio.run(read())
+
+    assert words == [
+        ("nowhere", properties.marshal(), b"body"),
+        (3, True, True),
+        (4, False, False),
+        "ended",
+    ]
+    assert passed == [START, others, close]
 
 
 async def test_the_library_hears_of_a_broker_that_only_delivers() -> None:
@@ -167,8 +222,6 @@ async def test_settles_are_written_as_the_library_would(
         writer.close()
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        from yarl import URL
-
         transport = Transport(None, Time())
         port = server.sockets[0].getsockname()[1]
         _, writer = await transport.create(URL(f"amqp://127.0.0.1:{port}"))
@@ -180,11 +233,38 @@ async def test_settles_are_written_as_the_library_would(
             transport.settle(3, how, [7])
 
 
+@pytest.mark.parametrize("size", [0, 1, 92, 93, 500])
+async def test_messages_are_written_as_the_library_would(size: int) -> None:
+    properties = commands.Basic.Properties(message_id="é1", delivery_mode=2)
+    payload = bytes(size)
+    frames: list[frame.FrameTypes] = [
+        commands.Basic.Publish(routing_key="prüfen", mandatory=True),
+        header.ContentHeader(body_size=size, properties=properties),
+        *(body.ContentBody(payload[at : at + 92]) for at in range(0, size, 92)),
+    ]
+    wanted = b"".join(frame.marshal(each, 3) for each in frames) * 2
+    received: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        received.set_result(await reader.readexactly(len(wanted)))
+        writer.close()
+
+    outgoing = Outgoing("prüfen", properties.marshal(), payload, "é1")
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        transport = Transport(None, Time())
+        port = server.sockets[0].getsockname()[1]
+        _, writer = await transport.create(URL(f"amqp://127.0.0.1:{port}"))
+        transport.publish(3, [outgoing, outgoing], max_frame=100)
+
+        assert await received == wanted
+        writer.close()
+        with pytest.raises(ConnectionError):
+            transport.publish(3, [outgoing], max_frame=100)
+
+
 async def test_what_a_lost_connection_cannot_take_is_dropped_without_a_word(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    from yarl import URL
-
     async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.transport.abort()
 
