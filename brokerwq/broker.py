@@ -70,7 +70,8 @@ class Broker:
         self._clock = clock
         self._connect_timeout = connect_timeout
         self._instrumentation = instrumentation
-        self._specs = specs or {}
+        # Not `or`: workers may be added later to what is empty now.
+        self._specs: Mapping[str, QueueSpec] = {} if specs is None else specs
         self._declared: set[str] = set()
         self._senders: dict[str, QueueSender] = {}
         self._opening = asyncio.Lock()

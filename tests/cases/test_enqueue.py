@@ -329,3 +329,14 @@ async def test_a_producer_that_only_declares_its_queue_needs_no_worker(both: Pla
     app = both.app(queues=[QueueSpec(name="q")])
     await app.broker().send("q", b"x")
     assert await counts(app, "q") == (1, 0, 0, 0)
+
+
+async def test_a_worker_that_is_added_to_an_open_app_has_its_queue_made(both: Place) -> None:
+    async with both.app() as app:
+
+        @app.worker("late")
+        async def late(n: int) -> None: ...
+
+        await late.enqueue(1)
+
+        assert await counts(app, "late") == (1, 0, 0, 0)
