@@ -257,6 +257,7 @@ class Stream:
                 await asyncio.sleep(0.2)
             else:
                 self.confirmed |= set(batch)
+                await asyncio.sleep(0.02)  # it shall last as long as what befalls the broker
 
     @asynccontextmanager
     async def running(self, **options: Any) -> AsyncGenerator[Runner]:
@@ -300,8 +301,8 @@ async def test_nothing_is_lost_when_the_broker_is_killed_twice(node: RabbitNode)
                 await asyncio.to_thread(node.kill)
                 await asyncio.sleep(1.0)
                 assert runner.state == "degraded"
-                await asyncio.to_thread(node.start)
                 resumed_from = len(stream.done)
+                await asyncio.to_thread(node.start)
 
                 async def has_resumed(resumed_from: int = resumed_from) -> bool:
                     return len(stream.done) > resumed_from and runner.state == "ready"
