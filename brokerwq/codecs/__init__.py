@@ -1,8 +1,8 @@
 """Payload to body and back, and what the messages of other programs say.
 
 ``json`` and ``bytes`` are for brokerwq's own messages and for foreign ones; ``sns``,
-``cloudevents``, ``celery`` and ``dramatiq`` only read. pydantic is imported when a codec is
-first bound to a type, never with ``import brokerwq``.
+``cloudevents``, ``celery``, ``dramatiq`` and ``taskiq`` only read. pydantic is imported when a
+codec is first bound to a type, never with ``import brokerwq``.
 """
 
 from brokerwq.codecs.base import (
@@ -21,6 +21,7 @@ from brokerwq.codecs.coding import MAX_UNPACKED_BYTES
 from brokerwq.codecs.dramatiq import DramatiqCodec
 from brokerwq.codecs.plain import BYTES, JSON, BytesCodec, JsonCodec
 from brokerwq.codecs.sns import SnsCodec
+from brokerwq.codecs.taskiq import TaskiqCodec
 from brokerwq.foreign import EVERY_TYPE, Arguments, Expired, Reading
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "JsonCodec",
     "Reading",
     "SnsCodec",
+    "TaskiqCodec",
     "codec_for",
     "foreign_codec_for",
     "kind_name",

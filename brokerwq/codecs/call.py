@@ -7,13 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast, get_origin
 from uuid import UUID
 
 from brokerwq.codecs.base import BoundCodec
 from brokerwq.codecs.plain import JsonBound
 from brokerwq.errors import ConfigError, EnvelopeError
 from brokerwq.foreign import Arguments, Reading
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,25 @@ def completed(known: Reading, complete: Callable[[Reading], Reading]) -> Reading
         return complete(known)
     except EnvelopeError as error:
         return replace(known, defect=str(error))
+
+
+def part(holder: Mapping[str, object], name: str, kind: type[T], what: str) -> T:
+    """What ``holder`` has by ``name``, a ``kind``.
+
+    Args:
+        holder: Read from JSON.
+        name: One of its fields.
+        kind: What it must be; the types of what is in it are not looked at.
+        what: What it is a part of, for the error.
+
+    Raises:
+        EnvelopeError: it is missing, or another type.
+    """
+    found = holder.get(name)
+    if not isinstance(found, get_origin(kind) or kind):
+        msg = f"it has no {name}, as {what} has"
+        raise EnvelopeError(msg)
+    return cast("T", found)
 
 
 def refuse_workflow(what: str, found: list[str]) -> None:

@@ -13,11 +13,14 @@ from brokerwq.codecs.cloudevents import CloudEventsCodec
 from brokerwq.codecs.dramatiq import DramatiqCodec
 from brokerwq.codecs.plain import BYTES, JSON
 from brokerwq.codecs.sns import SnsCodec
+from brokerwq.codecs.taskiq import TaskiqCodec
 from brokerwq.errors import ConfigError
 from brokerwq.foreign import Reading
 from brokerwq.message import Message
 
-CodecName: TypeAlias = Literal["json", "bytes", "sns", "cloudevents", "celery", "dramatiq"]
+CodecName: TypeAlias = Literal[
+    "json", "bytes", "sns", "cloudevents", "celery", "dramatiq", "taskiq"
+]
 AnyCodec: TypeAlias = Codec | ForeignCodec | CodecName
 """What ``worker(codec=…)`` takes."""
 
@@ -27,6 +30,7 @@ _FOREIGN_BY_NAME: Final[Mapping[str, ForeignCodec]] = {
     "cloudevents": CloudEventsCodec(),
     "celery": CeleryCodec(),
     "dramatiq": DramatiqCodec(),
+    "taskiq": TaskiqCodec(),
 }
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal, cast
+from typing import Final, Literal
 
 from brokerwq.codecs import coding, strict
-from brokerwq.codecs.call import check_choice, compact, completed, refuse_workflow
+from brokerwq.codecs.call import check_choice, compact, completed, part, refuse_workflow
 from brokerwq.errors import EnvelopeError
 from brokerwq.foreign import Arguments, Expired, Reading
 from brokerwq.message import Message
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_WHAT: Final = "a message of Dramatiq"
 _WORKFLOW: Final = (
     *("pipe_target", "group_completion_callbacks"),
     *("on_success", "on_failure", "on_retry_exhausted"),
@@ -46,15 +47,14 @@ class DramatiqCodec:
             body = coding.unbase64(body, "a body that is no JSON object")
         fields = strict.parse_object(body, "the message")
         known = Reading(
-            type=cast("str", _part(fields, "actor_name", str)),
-            id=cast("str", _part(fields, "message_id", str)),
+            type=part(fields, "actor_name", str, _WHAT), id=part(fields, "message_id", str, _WHAT)
         )
         return completed(known, lambda known: self._whole(fields, known))
 
     def _whole(self, fields: Mapping[str, object], known: Reading) -> Reading:
-        args = _part(fields, "args", list)
-        kwargs = cast("dict[str, object]", _part(fields, "kwargs", dict))
-        options = cast("dict[str, object]", _part(fields, "options", dict))
+        args = part(fields, "args", list[object], _WHAT)
+        kwargs = part(fields, "kwargs", dict[str, object], _WHAT)
+        options = part(fields, "options", dict[str, object], _WHAT)
         if self.workflows == "refuse":
             refuse_workflow("message", [name for name in _WORKFLOW if options.get(name)])
         created = _moment(fields.get("message_timestamp"), "message_timestamp")
@@ -62,7 +62,7 @@ class DramatiqCodec:
             known,
             # Without the options, which change when Dramatiq sends the same message again.
             body=compact([args, kwargs]),
-            arguments=Arguments(cast("list[object]", args), kwargs),
+            arguments=Arguments(args, kwargs),
             created_at=created,
             not_before=_not_before(options),
             expires=_expires(created, options),
@@ -73,14 +73,6 @@ class DramatiqCodec:
                 }
             },
         )
-
-
-def _part(fields: Mapping[str, object], name: str, kind: type[object]) -> object:
-    found = fields.get(name)
-    if not isinstance(found, kind):
-        msg = f"it has no {name}, as a message of Dramatiq has"
-        raise EnvelopeError(msg)
-    return found
 
 
 def _not_before(options: Mapping[str, object]) -> datetime | None:

@@ -164,7 +164,8 @@ class WorkerOptions:
         once: How the work is kept from being done twice; None for not at all.
         key_version: Raised when the same key is to mean other work, from 1.
         codec: A codec or its name; None goes by the payload's annotation. ``sns``,
-            ``cloudevents``, ``celery``, ``dramatiq`` and a ``ForeignCodec`` need ``foreign``.
+            ``cloudevents``, ``celery``, ``dramatiq``, ``taskiq`` and a ``ForeignCodec`` need
+            ``foreign``.
         foreign: Take the messages without a type on a queue that somebody else fills.
         on_unknown: A foreign message of a type that the queue has no worker for becomes a dead
             letter in time, or is left to whoever else reads the queue.

@@ -60,6 +60,20 @@ def dramatiq_message(actor: str, /, *args: object, id_: str = "dq-1", **fields: 
     return Message(id="", body=json.dumps(body, separators=(",", ":")).encode())
 
 
+def taskiq_message(name: str, /, *args: object, id_: str = "tq-1", **fields: Any) -> Message:
+    """A message of Taskiq."""
+    body: dict[str, Any] = {
+        "task_id": id_,
+        "task_name": name,
+        "labels": {},
+        "labels_types": {},
+        "args": args,
+        "kwargs": {},
+        **fields,
+    }
+    return Message(id="", body=json.dumps(body).encode())
+
+
 def sns_envelope(text: str, **changes: Any) -> Message:
     """What SNS puts into a queue, unless delivery is raw."""
     envelope = {

@@ -20,7 +20,7 @@ from brokerwq.codecs.coding import MAX_UNPACKED_BYTES, as_utf8
 from brokerwq.errors import EnvelopeError
 from brokerwq.message import Message
 from tests.cases.lab import Place, dead_letters, declare, send_raw
-from tests.foreign.lab import dramatiq_message, refusal, sns_envelope, task
+from tests.foreign.lab import dramatiq_message, refusal, sns_envelope, task, taskiq_message
 
 TEXT = '{"name":"Ærøskøbing"}'
 BODY = TEXT.encode()
@@ -237,7 +237,7 @@ def read(message: Message, *, codec: AnyCodec | None = None, kind: Any = Any) ->
 
 
 def test_every_codec_is_known_by_its_name() -> None:
-    names: list[Any] = ["json", "bytes", "sns", "cloudevents", "celery", "dramatiq"]
+    names: list[Any] = ["json", "bytes", "sns", "cloudevents", "celery", "dramatiq", "taskiq"]
 
     for name in names:
         kind = bytes if name == "bytes" else int
@@ -250,6 +250,7 @@ def test_every_codec_is_known_by_its_name() -> None:
 SOUND: dict[str, Message] = {
     "celery": task("t"),
     "dramatiq": dramatiq_message("t"),
+    "taskiq": taskiq_message("t"),
     "cloudevents": Message(
         id="", body=b'{"specversion":"1.0","id":"1","source":"/a","type":"t","data":1}'
     ),

@@ -18,9 +18,9 @@ from brokerwq.codecs.choosing import codec_for
 from brokerwq.errors import EnvelopeError
 from brokerwq.foreign import Reading
 from tests.cases.lab import declare, memory, send_raw
-from tests.foreign.lab import dramatiq_message, enveloped, sns_envelope, task
+from tests.foreign.lab import dramatiq_message, enveloped, sns_envelope, task, taskiq_message
 
-NAMES: list[Any] = ["json", "bytes", "sns", "cloudevents", "celery", "dramatiq"]
+NAMES: list[Any] = ["json", "bytes", "sns", "cloudevents", "celery", "dramatiq", "taskiq"]
 
 texts = st.text(st.characters(), max_size=20) | st.sampled_from(
     ["", "t", "gzip", "\ud800", "2026-09-21T14:13:20Z", "0001-01-01T00:00:00+14:00", "*", "bwq"]
@@ -44,6 +44,7 @@ FIELDS = (
     *("options", "message_id", "message_timestamp", "max_age", "pipe_target", "__type__"),
     *("__value__", "Type", "TopicArn", "Message", "MessageAttributes", "MessageId", "Timestamp"),
     *("specversion", "source", "type", "time", "data", "data_base64", "datacontenttype", "Value"),
+    *("task_name", "task_id", "labels", "labels_types"),
 )
 objects = st.dictionaries(st.sampled_from(FIELDS) | texts, values, max_size=8)
 
@@ -64,6 +65,7 @@ sound = st.sampled_from(
         enveloped(task("t", 1)),
         enveloped(task("t", 1), outer=False),
         dramatiq_message("t", 1),
+        taskiq_message("t", 1),
         sns_envelope('{"n":1}'),
         Message(id="", body=b'{"specversion":"1.0","id":"1","source":"/a","type":"t","data":1}'),
     ]
@@ -73,6 +75,7 @@ bodies = st.one_of(
     objects.map(written),
     values.map(written),
     st.builds(changed, st.just(dramatiq_message("t", 1)), objects),
+    st.builds(changed, st.just(taskiq_message("t", 1)), objects),
     st.builds(changed, st.just(sns_envelope("{}")), objects),
     st.builds(changed, st.just(enveloped(task("t", 1), outer=False)), objects),
     st.tuples(sound, st.integers(0, 400), st.binary(max_size=3)).map(
@@ -135,7 +138,7 @@ def worker_of(name: Any) -> Any:
     return fields.route().foreign, anything.route().foreign
 
 
-@pytest.mark.parametrize("name", ["json", "sns", "cloudevents", "celery", "dramatiq"])
+@pytest.mark.parametrize("name", ["json", "sns", "cloudevents", "celery", "dramatiq", "taskiq"])
 def test_a_codec_reads_or_refuses_and_never_fails(name: Any) -> None:
     workers = worker_of(name)
     complaints: list[str] = []
@@ -164,7 +167,7 @@ def test_bytes_are_always_what_was_sent(message: Message) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["json", "sns", "cloudevents", "celery", "dramatiq"])
+@pytest.mark.parametrize("name", ["json", "sns", "cloudevents", "celery", "dramatiq", "taskiq"])
 def test_a_runner_survives_everything_and_loses_nothing(name: Any) -> None:
     @settings(
         max_examples=25,

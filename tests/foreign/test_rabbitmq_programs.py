@@ -1,4 +1,4 @@
-"""Celery, Dramatiq, kombu and pika themselves, on a RabbitMQ of their own."""
+"""Celery, Dramatiq, Taskiq, kombu and pika themselves, on a RabbitMQ of their own."""
 
 from __future__ import annotations
 
@@ -198,6 +198,46 @@ def message(queue: str, args: tuple[Any, ...], kwargs: dict[str, Any], **options
     return dramatiq.Message(
         queue_name=queue, actor_name="send_receipt", args=args, kwargs=kwargs, options=options
     )
+
+
+async def test_taskiqs_own_messages_are_run(lab: Lab, place: Place) -> None:
+    brokers: Any = pytest.importorskip("taskiq_aio_pika")
+    queues: Any = pytest.importorskip("taskiq_aio_pika.queue")
+    exchanges: Any = pytest.importorskip("taskiq_aio_pika.exchange")
+    queue = lab.name()
+    dead = f"{queue}.dead_letter"
+    broker = brokers.AioPikaBroker(
+        lab.url,
+        exchange=exchanges.Exchange(name=queue),
+        dead_letter_queue=queues.Queue(name=dead),
+        delay_queue=queues.Queue(name=f"{queue}.delay"),
+    ).with_queue(queues.Queue(name=queue))
+    await broker.startup()
+    try:
+        kicker = broker.task("shop:receipt", n=5)(_receipt).kicker()
+        sent = [await kicker.kiq(4711, locale="de"), await kicker.kiq("x", locale="y")]
+        sent.append(await kicker.with_labels(delay=1).kiq(4712, locale="fr"))
+    finally:
+        await broker.shutdown()
+    ids = [task.task_id for task in sent]
+    app = place.app(queues=[QueueSpec(name=queue, dead_letter=dead, declare="never")])
+    seen: dict[str, Any] = {}
+
+    @app.worker(queue, codec="taskiq", foreign=True, name="shop:receipt")
+    async def receipt(job: Job, *, order: int, locale: str) -> None:
+        raw: Any = job.raw
+        assert raw["Taskiq"]["labels"]["n"] == 5
+        seen[job.id] = (order, locale)
+
+    async with place.running(app):
+        await place.until(lambda: len(seen) == 2)
+        await eventually(lambda: lab.ready(dead), 1)
+
+    assert seen == {ids[0]: (4711, "de"), ids[2]: (4712, "fr")}
+
+
+async def _receipt(order: int, locale: str) -> None:
+    raise AssertionError((order, locale))
 
 
 async def test_kombu_and_pika_read_what_we_publish(lab: Lab, place: Place) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
 from typing import Any
@@ -13,7 +12,6 @@ from brokerwq_rabbitmq.table import Properties
 from pamqp.commands import Basic
 
 from brokerwq import App, Job, Message, QueueSpec
-from brokerwq.codecs import Arguments, Reading
 from brokerwq.dead_letters import DeadLetters
 from brokerwq.dead_letters.sweep import Sweep
 from brokerwq.driver import Delivery
@@ -220,30 +218,16 @@ async def test_a_dramatiq_message_waits_in_its_delay_queue(lab: Lab, place: Plac
     assert seen == [(found["expect"]["id"], found["expect"]["actor"], 1, 4711, "de")]
 
 
-class TaskiqCodec:
-    """As docs/drop-in.md shows it."""
-
-    def read(self, message: Message, /) -> Reading:
-        headers: Any = message.raw["headers"]
-        body = json.loads(message.body)
-        return Reading(
-            type=headers["task_name"],
-            id=headers["task_id"],
-            body=message.body,
-            arguments=Arguments(body["args"], body["kwargs"]),
-        )
-
-
-async def test_taskiq_is_read_by_a_codec_of_ones_own(lab: Lab, place: Place) -> None:
+async def test_a_taskiq_message_comes_with_headers_of_every_type(lab: Lab, place: Place) -> None:
     found = sample("taskiq.amqp.json")
     queue = await theirs(lab)
     app = place.app()
     seen: list[Any] = []
 
-    @app.worker(queue, codec=TaskiqCodec(), foreign=True, name=found["expect"]["task"])
+    @app.worker(queue, codec="taskiq", foreign=True, name=found["expect"]["task"])
     async def send_receipt(job: Job, *, order: int, locale: str) -> None:
         raw: Any = job.raw
-        assert raw["headers"]["priority"] == 3
+        assert raw["headers"]["priority"] == raw["Taskiq"]["labels"]["priority"] == 3
         assert raw["headers"]["retry_on_error"] == "True"
         assert raw["priority"] == 3
         seen.append((job.id, order, locale))

@@ -16,13 +16,13 @@ import pytest
 from pydantic import BaseModel
 
 from brokerwq import App, DeadLetter, Discard, Job, Message, QueueSpec, RetryPolicy
-from brokerwq.codecs import Arguments, CeleryCodec, DramatiqCodec, Reading, SnsCodec
+from brokerwq.codecs import Arguments, CeleryCodec, DramatiqCodec, Reading, SnsCodec, TaskiqCodec
 from brokerwq.errors import ConfigError, QueueNotFoundError
 from brokerwq.events import DeadLettered, JobEnded
 from brokerwq.telemetry.logs import EventLog
 from brokerwq.testing import FakeClock
 from tests.cases.lab import Place, counts, dead_letters, declare, reasons, send_raw
-from tests.foreign.lab import dramatiq_message, enveloped, sns_envelope, task
+from tests.foreign.lab import dramatiq_message, enveloped, sns_envelope, task, taskiq_message
 
 
 async def run(place: Place, app: App, *messages: Message, queue: str = "q") -> None:
@@ -412,6 +412,7 @@ REFUSED: list[tuple[str, Callable[[str], Message]]] = [
         "dramatiq",
         lambda name: dramatiq_message(name, id_=name, options={"pipe_target": {"a": 1}}),
     ),
+    ("taskiq", lambda name: taskiq_message(name, id_=name, labels={"_pipe_data": "[]"})),
     (
         "cloudevents",
         lambda name: Message(
@@ -576,6 +577,73 @@ async def test_a_delay_queue_of_dramatiqs_is_worked_off_when_its_messages_are_du
     assert 0 <= seen[0] < 5
     assert (await counts(app, "default.DQ"))[3] == 1
     assert (await app.broker().inspect("default.XQ")).ready.value == 1
+
+
+# -- Taskiq -----------------------------------------------------------------------------------
+
+
+async def test_a_taskiq_message_runs_the_worker_of_its_task_with_labels_of_their_types(
+    place: Place,
+) -> None:
+    app = place.app()
+    seen: list[Any] = []
+
+    @app.worker("q", codec="taskiq", foreign=True, name="shop.tasks:send_receipt")
+    async def send_receipt(job: Job, *, order: int, locale: str) -> None:
+        labels: Any = job.raw["Taskiq"]
+        seen.append((job.id, order, locale, labels["labels"]))
+
+    labels = {"a": "5", "b": "0.5", "c": "True", "d": "AP8=", "e": "x", "f": 3, "g": "no", "h": "?"}
+    kinds = {"a": 2, "b": 4, "c": 5, "d": 6, "e": 3, "f": 2, "g": 2, "i": 2}
+    name = "shop.tasks:send_receipt"
+    more: dict[str, Any] = {"kwargs": {"locale": "de"}, "labels": labels, "labels_types": kinds}
+    await run(place, app, taskiq_message(name, 4711, **more))
+
+    typed = {"a": 5, "b": 0.5, "c": True, "d": b"\0\xff", "e": "x", "f": 3, "g": "no", "h": "?"}
+    assert seen == [("tq-1", 4711, "de", typed)]
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        (taskiq_message("t", 1, labels={"_pipe_data": "[]"}), "has _pipe_data"),
+        (taskiq_message("t", 1, kwargs=[]), "no kwargs, as a message of Taskiq has"),
+        (taskiq_message("t", 1, task_id=None), "no task_id"),
+        (taskiq_message("t", float("nan")), "NaN is not JSON"),
+        (Message(id="", body=b"\x80\x05]"), "not UTF-8"),
+    ],
+)
+async def test_a_taskiq_message_that_cannot_be_run_says_why(
+    place: Place, message: Message, why: str
+) -> None:
+    app = place.app()
+
+    @app.worker("q", codec="taskiq", foreign=True, name="t")
+    async def work(*, n: int) -> None:
+        raise AssertionError(n)
+
+    await run(place, app, message)
+
+    (letter,) = await dead_letters(app, "q")
+    assert letter.dead is not None
+    assert why in letter.dead.error
+
+
+async def test_a_taskiq_message_that_is_sent_again_is_the_same_work(
+    place: Place, tmp_path: Path
+) -> None:
+    app = place.app(store=f"sqlite:///{tmp_path / 'keys.db'}", name="shop")
+    seen: list[int] = []
+
+    @app.worker("q", codec="taskiq", foreign=True, once="marker", name="t")
+    async def work(*, n: int) -> None:
+        seen.append(n)
+
+    again = [taskiq_message("t", 1, labels={"_retries": str(count)}) for count in range(2)]
+    await run(place, app, *again)
+
+    assert seen == [1]
+    assert await reasons(app, "q") == []
 
 
 # -- Amazon SNS -------------------------------------------------------------------------------
@@ -747,7 +815,7 @@ async def test_a_test_event_can_be_dropped_and_counted(place: Place) -> None:
 # -- codecs of the user's own -----------------------------------------------------------------
 
 
-class TaskiqCodec:
+class OwnCodec:
     def read(self, message: Message, /) -> Reading:
         found = json.loads(message.body)
         return Reading(
@@ -758,14 +826,14 @@ class TaskiqCodec:
         )
 
 
-TASKIQ = TaskiqCodec()
+OWN = OwnCodec()
 
 
 async def test_a_codec_of_ones_own_reads_any_protocol(place: Place) -> None:
     app = place.app()
     seen: list[Any] = []
 
-    @app.worker("q", codec=TASKIQ, foreign=True, name="shop.tasks:send_receipt")
+    @app.worker("q", codec=OWN, foreign=True, name="shop.tasks:send_receipt")
     async def send_receipt(job: Job, *, order: int, locale: str) -> None:
         seen.append((job.id, order, locale))
 
@@ -970,6 +1038,7 @@ def test_a_queue_is_read_in_one_way(place: Place) -> None:
         lambda: CeleryCodec(expired="drop"),  # type: ignore[arg-type]
         lambda: CeleryCodec(workflows=True),  # type: ignore[arg-type]
         lambda: DramatiqCodec(workflows="run"),  # type: ignore[arg-type]
+        lambda: TaskiqCodec(workflows="run"),  # type: ignore[arg-type]
     ],
 )
 def test_a_codec_with_a_wrong_option_is_refused(wrong: Any) -> None:
