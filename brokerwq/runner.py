@@ -35,6 +35,7 @@ _SIGNAL_BASE = 128
 _RUNNING: ContextVar[tuple[App, ...]] = ContextVar("brokerwq_running", default=())
 """The apps whose workers run in this context."""
 _RELAY_SECONDS = 1.0
+_CLOSE_SECONDS = 30.0
 
 
 class RunnerOptions(TypedDict, total=False):
@@ -184,7 +185,7 @@ class Runner:
                         _RUNNING.reset(token)
             finally:
                 engine.lifecycle.enter("stopped")
-                await self._app.aclose()
+                await engine.patience.wait(self._app.aclose(), _CLOSE_SECONDS)
         return self._report(engine, drained, clock.now() - started, received)
 
     def _plan(self) -> Plan:

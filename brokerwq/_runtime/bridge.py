@@ -15,8 +15,6 @@ from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
-_JOIN_SECONDS = 5.0
-
 
 class Bridge(Protocol):
     """The way from the handlers' loop to the loop that does broker I/O, and back."""
@@ -31,8 +29,8 @@ class Bridge(Protocol):
         """Call ``callback(*args)`` on the handlers' loop; for use on the I/O loop."""
         ...
 
-    async def aclose(self) -> None:
-        """End the I/O loop; every call must have ended."""
+    async def aclose(self, patience: float) -> None:
+        """End the I/O loop, and leave it to itself if that takes longer than ``patience``."""
         ...
 
 
@@ -55,7 +53,7 @@ class InlineBridge:
         """See ``Bridge.notify``."""
         asyncio.get_running_loop().call_soon(callback, *args)
 
-    async def aclose(self) -> None:
+    async def aclose(self, patience: float) -> None:
         """See ``Bridge.aclose``."""
 
 
@@ -82,11 +80,11 @@ class ThreadBridge:
         with contextlib.suppress(RuntimeError):  # the handlers' loop has been closed
             self._home.call_soon_threadsafe(callback, *args)
 
-    async def aclose(self) -> None:
+    async def aclose(self, patience: float) -> None:
         """See ``Bridge.aclose``."""
         with contextlib.suppress(RuntimeError):
             self._io.call_soon_threadsafe(self._io.stop)
-        await asyncio.get_running_loop().run_in_executor(None, self._thread.join, _JOIN_SECONDS)
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.join, patience)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._io)

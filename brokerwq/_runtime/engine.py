@@ -1,7 +1,7 @@
 """The engine: starts the lanes, runs until told to stop or until drained, and stops in order.
 
 Stopping is quiesce → jobs end, heartbeats go on → cancel and put back the rest → flush
-settles → close. Asked a second time, it skips to cancelling.
+settles → close. Asked a second time, it skips to cancelling, and waits for nobody in earnest.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from brokerwq._runtime.lane import Lane
 from brokerwq._runtime.leases import LeaseKeeper
 from brokerwq._runtime.lifecycle import Lifecycle
 from brokerwq._runtime.opener import Opener
+from brokerwq._runtime.patience import Patience
 from brokerwq._runtime.plan import Plan
 from brokerwq._runtime.slots import Slots
 from brokerwq._runtime.tally import Tally
 from brokerwq._runtime.watchdog import Watchdog
-from brokerwq.clock import SystemClock, move_on_after
+from brokerwq.clock import SystemClock
 from brokerwq.errors import BrokerwqError
 
 _CANCEL_PATIENCE = 5.0
-_FORCED_PATIENCE = 1.0
 _FLUSH_PATIENCE = 15.0
-_FORCED_FLUSH_PATIENCE = 0.5
 _CLOSE_PATIENCE = 3.0
+_JOIN_PATIENCE = 5.0
 
 
 class Engine:
@@ -48,6 +48,7 @@ class Engine:
         self._plan = plan
         self._emit = None if plan.instrumentation is None else plan.instrumentation.emit
         self.lifecycle = Lifecycle(self._emit)
+        self.patience = Patience(plan.clock, self.lifecycle.force_asked)
         self.tally = Tally()
         self.stuck = 0
         self._lanes: dict[LeaseKeeper, Lane] = {}
@@ -82,8 +83,8 @@ class Engine:
                 return await self._run_lanes(fleet, bridge, state, goal)
         finally:
             with anyio.CancelScope(shield=True):
-                await fleet.aclose(_CLOSE_PATIENCE)
-                await bridge.aclose()
+                await self.patience.wait(fleet.aclose(_CLOSE_PATIENCE), _FLUSH_PATIENCE)
+                await bridge.aclose(self.patience.within(_JOIN_PATIENCE))
                 self.lifecycle.enter("stopped")
         self._raise_failure()
         return None
@@ -205,42 +206,28 @@ class Engine:
         # The broker hears of it first: a claim under way would take again what is put back.
         await anyio.lowlevel.checkpoint()
         dispatcher.put_back_unstarted(slots.take_unstarted())
-        forced = await self._within(self._plan.grace, slots.rest())
+        wait = self.patience.wait
+        await wait(slots.rest(), self._plan.grace, is_moot=True)
         if not slots.is_at_rest:
             slots.cancel_running()
-            patience = _FORCED_PATIENCE if forced else _CANCEL_PATIENCE
-            forced = await self._within(patience, slots.rest(), forced=forced) or forced
+            await wait(slots.rest(), _CANCEL_PATIENCE)
         parts.shared.aborting = True
-        flush_patience = _FORCED_FLUSH_PATIENCE if forced else _FLUSH_PATIENCE
-        await self._within(flush_patience, quiescing, forced=forced)
+        await wait(quiescing, _FLUSH_PATIENCE)
         await parts.intakes.aclose()
         parts.isolation.put_back()
         self._return_the_stuck(slots, dispatcher)
-        flushes = [lane.settler.flush() for lane in lanes]
-        await self._within(flush_patience, _all(flushes), forced=forced)
-        self.stuck = await slots.aclose(0.1 if slots.running else _CLOSE_PATIENCE)
-        await _all([opener.close(lane) for lane in list(self._lanes.values())])
-        await self._within(_CLOSE_PATIENCE, parts.guards.free(parts.shared.bridge), forced=forced)
+        await wait(_all([lane.settler.flush() for lane in lanes]), _FLUSH_PATIENCE)
+        patience = 0.1 if slots.running else _CLOSE_PATIENCE
+        self.stuck = await slots.aclose(self.patience.within(patience))
+        closing = [opener.close(lane) for lane in list(self._lanes.values())]
+        await wait(_all(closing), _FLUSH_PATIENCE)
+        await wait(parts.guards.free(parts.shared.bridge), _CLOSE_PATIENCE)
 
     def _return_the_stuck(self, slots: Slots, dispatcher: Dispatcher) -> None:
         """Give back what a handler that does not end still holds: the process ends instead."""
         for work in list(slots.running):
             for held in work.helds:
                 dispatcher.put_back(self._lanes[held.keeper], held)
-
-    async def _within(
-        self, seconds: float, awaitable: Awaitable[object], *, forced: bool = False
-    ) -> bool:
-        """Wait for ``awaitable``, so long at most; True if a second stop cut it short."""
-        task = asyncio.ensure_future(awaitable)
-        force = asyncio.ensure_future(self.lifecycle.force_asked.wait())
-        watched = {task} if forced else {task, force}
-        with move_on_after(self._plan.clock, seconds):
-            await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
-        for each in (task, force):
-            each.cancel()
-        await asyncio.gather(task, force, return_exceptions=True)
-        return self.lifecycle.force_asked.is_set()
 
     def _raise_failure(self) -> None:
         if self.lifecycle.failure is not None:

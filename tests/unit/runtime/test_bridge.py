@@ -17,7 +17,7 @@ async def test_call_runs_on_the_other_thread_and_answers_here() -> None:
     try:
         assert await bridge.call(where, "x") == ("x", "brokerwq-io")
     finally:
-        await bridge.aclose()
+        await bridge.aclose(5.0)
 
 
 async def test_error_comes_back_as_it_was_raised() -> None:
@@ -31,7 +31,7 @@ async def test_error_comes_back_as_it_was_raised() -> None:
         with pytest.raises(LookupError, match="no"):
             await bridge.call(fail)
     finally:
-        await bridge.aclose()
+        await bridge.aclose(5.0)
 
 
 async def test_cancelling_the_answer_cancels_the_call() -> None:
@@ -51,7 +51,7 @@ async def test_cancelling_the_answer_cancels_the_call() -> None:
         answer.cancel()
         assert await asyncio.to_thread(ended.wait, 5)
     finally:
-        await bridge.aclose()
+        await bridge.aclose(5.0)
 
 
 async def test_calls_go_on_while_the_callers_loop_is_blocked() -> None:
@@ -67,7 +67,7 @@ async def test_calls_go_on_while_the_callers_loop_is_blocked() -> None:
         assert ticked.wait(5)
         await answer
     finally:
-        await bridge.aclose()
+        await bridge.aclose(5.0)
 
 
 async def test_notification_arrives_on_the_callers_loop() -> None:
@@ -81,7 +81,7 @@ async def test_notification_arrives_on_the_callers_loop() -> None:
         await bridge.call(notify)
         await asyncio.wait_for(heard.wait(), 5)
     finally:
-        await bridge.aclose()
+        await bridge.aclose(5.0)
 
 
 async def test_closing_ends_the_thread_and_what_still_runs_there() -> None:
@@ -97,7 +97,7 @@ async def test_closing_ends_the_thread_and_what_still_runs_there() -> None:
 
     answer = bridge.call(wait)
     assert await asyncio.to_thread(begun.wait, 5)
-    await bridge.aclose()
+    await bridge.aclose(5.0)
 
     assert ended.is_set()
     assert "brokerwq-io" not in {thread.name for thread in threading.enumerate()}
