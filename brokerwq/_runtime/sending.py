@@ -12,6 +12,7 @@ from brokerwq._runtime.batcher import Batcher
 from brokerwq._runtime.pauses import Pauses
 from brokerwq.clock import Clock, move_on_after
 from brokerwq.driver.protocol import Driver
+from brokerwq.driver.support import split_to_limits
 from brokerwq.errors import ClosedError, DriverError, TransientError, UnsupportedError
 from brokerwq.events import Instrumentation, MessagesSent
 from brokerwq.message import Message, Outgoing
@@ -133,10 +134,11 @@ class QueueSender:
         if max(delay for _, delay in outgoing) > limit:
             outgoing = [self._within_limit(message, delay, limit) for message, delay in outgoing]
         results: list[DriverError | None] = [None] * len(outgoing)
+        sizes = [len(message.body) for message, _ in outgoing]
         waiting = list(range(len(outgoing)))
         pauses = Pauses(_LONGEST_PAUSE)
         while True:
-            for part in self._parts(driver, outgoing, waiting):
+            for part in split_to_limits(sizes, waiting, driver.capabilities):
                 errors = await self._call(driver, [outgoing[n] for n in part])
                 for n, error in zip(part, errors, strict=True):
                     results[n] = error
@@ -156,23 +158,6 @@ class QueueSender:
             raise UnsupportedError(msg)
         not_before = self._clock.utcnow() + timedelta(seconds=delay)
         return replace(message, not_before=not_before), limit
-
-    def _parts(
-        self, driver: Driver, outgoing: Sequence[Outgoing], waiting: Sequence[int]
-    ) -> list[list[int]]:
-        """``waiting`` in parts that fit one call each."""
-        capabilities = driver.capabilities
-        most, most_bytes = capabilities.max_send, capabilities.max_batch_bytes
-        parts: list[list[int]] = []
-        size = 0
-        for n in waiting:
-            length = len(outgoing[n][0].body)
-            if not parts or len(parts[-1]) >= most or size + length > most_bytes:
-                parts.append([])
-                size = 0
-            parts[-1].append(n)
-            size += length
-        return parts
 
     async def _call(
         self, driver: Driver, outgoing: Sequence[Outgoing]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote
 
+from brokerwq.driver.capabilities import Capabilities
 from brokerwq.driver.protocol import Difference, QueueSpec
 from brokerwq.errors import ConfigError, DriverError, QueueNotFoundError
 
@@ -83,6 +84,22 @@ def _convert(name: str, text: str, kind: type[_T]) -> _T:
     except ValueError as exc:
         msg = f"option {name!r} is {text!r:.100}, which is no {kind.__name__}"
         raise ConfigError(msg) from exc
+
+
+def split_to_limits(
+    sizes: Sequence[int], places: Iterable[int], capabilities: Capabilities
+) -> list[list[int]]:
+    """``places`` in lists that one ``send`` takes each; ``sizes`` has the bytes at each place."""
+    parts: list[list[int]] = []
+    size = 0
+    for place in places:
+        is_full = bool(parts) and len(parts[-1]) >= capabilities.max_send
+        if not parts or is_full or size + sizes[place] > capabilities.max_batch_bytes:
+            parts.append([])
+            size = 0
+        parts[-1].append(place)
+        size += sizes[place]
+    return parts
 
 
 def bare(exc: BaseException) -> BaseException:

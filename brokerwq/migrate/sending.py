@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from brokerwq._runtime.pauses import Pauses
 from brokerwq.clock import Clock, move_on_after
 from brokerwq.driver.moving import abilities_of
+from brokerwq.driver.support import split_to_limits
 from brokerwq.errors import DriverError, ThrottledError, TransientError
 from brokerwq.migrate.cargo import REFUSALS, Cargo
 from brokerwq.migrate.side import Side
@@ -55,6 +56,8 @@ class Target:
         the patience.
         """
         results: list[DriverError | None] = [None] * len(cargo)
+        sizes = [len(one.message.body) for one in cargo]
+        calls = 1 if in_order else _CALLS
         waiting = list(range(len(cargo)))
         while waiting:
             await self._wait_for_turn()
@@ -65,7 +68,7 @@ class Target:
                 break
             errors: list[DriverError] = []
             done: set[int] = set()
-            parts = self._parts(cargo, waiting)[: 1 if in_order else _CALLS]
+            parts = split_to_limits(sizes, waiting, self.driver.capabilities)[:calls]
             for part, answers in zip(parts, await self._call_all(queue, cargo, parts), strict=True):
                 for n, answer in zip(part, answers, strict=True):
                     results[n] = answer
@@ -126,17 +129,3 @@ class Target:
             late = TransientError(f"the target has not answered within {_CALL_SECONDS:g} seconds")
             return [late] * len(cargo)
         return answers
-
-    def _parts(self, cargo: Sequence[Cargo], waiting: Sequence[int]) -> list[list[int]]:
-        capabilities = self.driver.capabilities
-        parts: list[list[int]] = []
-        size = 0
-        for n in waiting:
-            length = len(cargo[n].message.body)
-            is_full = parts and len(parts[-1]) >= capabilities.max_send
-            if not parts or is_full or size + length > capabilities.max_batch_bytes:
-                parts.append([])
-                size = 0
-            parts[-1].append(n)
-            size += length
-        return parts

@@ -4,8 +4,8 @@ import shlex
 
 import pytest
 
-from brokerwq.driver import Difference, QueueSpec
-from brokerwq.driver.support import declare_command, listed
+from brokerwq.driver import Capabilities, Difference, QueueSpec
+from brokerwq.driver.support import declare_command, listed, split_to_limits
 
 
 def difference(name: str, fix: str = "") -> Difference:
@@ -39,3 +39,22 @@ def test_the_command_for_a_dead_letter_queue_leaves_the_queue_alone() -> None:
     words = shlex.split(declare_command(spec, dead_letters_only=True))
 
     assert words[2:] == ["declare", "q", "--dead-letters-only", "--dead-letter", "x"]
+
+
+@pytest.mark.parametrize(
+    ("places", "parts"),
+    [
+        ([], []),
+        ([0, 1, 2, 3], [[0, 1, 2], [3]]),  # by count
+        ([4, 0, 5], [[4, 0], [5]]),  # by size
+        ([6, 0], [[6], [0]]),  # one that is too large goes alone, for the broker to refuse
+    ],
+)
+def test_what_is_sent_is_split_to_the_brokers_limits(
+    places: list[int], parts: list[list[int]]
+) -> None:
+    sizes = [1, 1, 1, 1, 60, 50, 500]
+
+    limits = Capabilities(max_send=3, max_batch_bytes=100)
+
+    assert split_to_limits(sizes, places, limits) == parts
