@@ -39,6 +39,11 @@ _LONGEST_STAY = 300.0
 message for a repeat any more (five minutes at SQS)."""
 _HASTEN_BEYOND = 2 * _LONGEST_STAY
 _HASTEN_EVERY = 60.0
+_FEW = 20
+_CLEAN = 2
+"""Claims without a message that was received before, after which killed movers held no more."""
+_WORN = 2
+"""Receives by movers that were killed, after which a message is put back as a new one."""
 _COUNTED_STAY = 3600.0
 """Seconds before a misfit is met again, where each meeting costs it a receive."""
 
@@ -84,9 +89,10 @@ class Lane:
             StoreError: the ledger cannot be written.
         """
         try:
-            if not await self._open():
+            if not await self._begin():
                 return
-            await self._prove()
+            for _ in range(0 if self._in_order else self._count - 1):
+                await self._open(self._most)
             answers = await asyncio.gather(
                 *(self._keep_moving(holding) for holding in self._holdings), return_exceptions=True
             )
@@ -98,36 +104,54 @@ class Lane:
                 await holding.aclose()
             await asyncio.gather(*self._notes, return_exceptions=True)
 
-    async def _open(self) -> bool:
-        line = self._line
-        for _ in range(1 if self._in_order else self._count):
-            holding = Holding(
-                line.source.driver,
-                self.pair.source,
-                prefetch=self._most,
-                lease=line.lease,
-                clock=line.clock,
-                mark_of=self._mark_of,
-            )
-            try:
-                with line.source.named():
-                    await holding.open()
-            except QueueNotFoundError:
-                if not self.pair.is_dead:
-                    raise
-                self.report.is_missing = True
-                self.quiet_since = 0.0
-                self.report.held_by_others = False
-                return False
-            self._holdings.append(holding)
+    async def _begin(self) -> bool:
+        """Move the first messages, few at a time; whether there is such a queue.
+
+        What is not allowed comes out with one message. What killed movers held is met first as a
+        rule: each time it costs a receive, which workers at the source take for an attempt.
+        """
+        try:
+            holding = await self._open(min(_FEW, self._most) if self.forgiven else 1)
+        except QueueNotFoundError:
+            if not self.pair.is_dead:
+                raise
+            self.report.is_missing = True
+            self.quiet_since = 0.0
+            self.report.held_by_others = False
+            return False
+        await self._prove(holding)
+        # No more than those movers can have held.
+        left = 0 if self.pair.is_dead else self.forgiven * self._count * self._most
+        clean = 0
+        while left > 0 and clean < _CLEAN and not self._line.stopping.is_set():
+            helds = await self._move_some(holding, _FEW)
+            left -= len(helds) or left
+            clean = 0 if any(held.delivery.receives > 1 for held in helds) else clean + 1
         return True
 
-    async def _prove(self) -> None:
+    async def _open(self, prefetch: int) -> Holding:
+        line = self._line
+        holding = Holding(
+            line.source.driver,
+            self.pair.source,
+            prefetch=prefetch,
+            lease=line.lease,
+            clock=line.clock,
+            mark_of=self._mark_of,
+        )
+        with line.source.named():
+            await holding.open()
+        self._holdings.append(holding)
+        return holding
+
+    async def _prove(self, holding: Holding) -> None:
         """Move one message alone: what is not allowed shall come out before many are touched."""
         line = self._line
-        helds = await self._claim(self._holdings[0], 1)
+        helds: Sequence[Held] = ()
+        while not helds and (claimed := await self._claim(holding, 1)):
+            helds = await self._unworn(holding, claimed)
         if helds:
-            refusal = await self._move(self._holdings[0], helds)
+            refusal = await self._move(holding, helds)
             if isinstance(refusal, PermissionDeniedError):
                 id_ = helds[0].delivery.message.id
                 msg = (
@@ -145,17 +169,33 @@ class Lane:
             raise
 
     async def _move_on(self, holding: Holding) -> None:
-        line = self._line
-        while not line.stopping.is_set():
-            most = await line.pace.room(self._most)
-            helds = await self._claim(holding, most)
-            if helds:
-                self.quiet_since = None
-                await line.pace.spend(len(helds))
-                await self._move(holding, helds)
-                line.progressed()
-            else:
+        while not self._line.stopping.is_set():
+            if not await self._move_some(holding, self._most):
                 await self._look()
+
+    async def _move_some(self, holding: Holding, most: int) -> list[Held]:
+        """Claim up to ``most`` messages and move them; which they were."""
+        line = self._line
+        helds = await self._claim(holding, await line.pace.room(min(most, self._most)))
+        if helds:
+            self.quiet_since = None
+            await line.pace.spend(len(helds))
+            await self._move(holding, await self._unworn(holding, helds))
+            line.progressed()
+        return helds
+
+    async def _unworn(self, holding: Holding, helds: Sequence[Held]) -> Sequence[Held]:
+        """Put back at once what several killed movers have held, as if none had: the rest.
+
+        Whatever keeps the target from taking it, and this mover from ending, it must not come to
+        the number of receives at which workers give it up.
+        """
+        if self.pair.is_dead or self._counts_returns or self.forgiven < _WORN:
+            return helds
+        worn = [held for held in helds if held.delivery.receives > _WORN]
+        if worn:
+            await holding.put_back(worn, [0.0] * len(worn))
+        return [held for held in helds if held not in worn]
 
     async def _claim(self, holding: Holding, most: int) -> list[Held]:
         clock = self._line.clock
@@ -259,10 +299,15 @@ class Lane:
         # that is met again is only deleted.
         noting = asyncio.ensure_future(line.ledger.deleted(line.direction, self._key, deleted))
         self._notes.add(noting)
-        noting.add_done_callback(self._notes.discard)
+        noting.add_done_callback(self._noted)
         self.report.moved += len(places)
         self.report.left_open += len(places) - len(deleted)
         return next((answer for answer in answers if answer is not None), None)
+
+    def _noted(self, noting: asyncio.Future[None]) -> None:
+        self._notes.discard(noting)
+        if not noting.cancelled():
+            noting.exception()  # the next note meets the same trouble, and reports it
 
     async def _leave(
         self,

@@ -150,7 +150,7 @@ class Mover:
         supervising = asyncio.ensure_future(self._supervise())
         lanes = [asyncio.ensure_future(lane.run()) for lane in self._lanes]
         try:
-            done, _ = await asyncio.wait(lanes, return_when=asyncio.FIRST_EXCEPTION)
+            done, _ = await asyncio.wait([supervising, *lanes], return_when=asyncio.FIRST_EXCEPTION)
             failed = next((task for task in done if task.exception() is not None), None)
             if failed is not None:
                 self.stop()
@@ -163,7 +163,7 @@ class Mover:
 
     async def _supervise(self) -> None:
         shown_at = self._clock.now()
-        while True:
+        while not self._stopping.is_set():
             await self._clock.sleep(_LOOK)
             now = self._clock.now()
             if self._is_over(now):

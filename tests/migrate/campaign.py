@@ -278,10 +278,9 @@ class Campaign:
         assert len(parked) + len(old) == sum(await self.lab.counts(self.lab.source))
         numbers |= {self.sent[id_] for id_ in parked}
         assert (numbers ^ set(self.sent.values())) == set(), "of these nothing is known"
-        assert (dead_new.keys() - self.dead, self.dead - dead_new.keys()) == (set(), set()), (
-            dead_old,
-            dead_new,
-        )
+        assert self.dead <= dead_new.keys()
+        unexpected = {id_: dead_new[id_] for id_ in dead_new.keys() - self.dead}
+        assert {id_: (found.attempts, found.dead) for id_, found in unexpected.items()} == {}
         assert not dead_old
         # Misfits are where they were, or run there; nothing else is.
         assert old.keys() <= self.misfits
@@ -336,9 +335,9 @@ class Campaign:
         query = "SELECT id, refusal FROM entry WHERE refusal IS NOT NULL AND direction = 'forth'"
         return self._from_ledger(query, dict, {})
 
-    async def _ids(self, url: str, queue: str = QUEUE) -> dict[str, bytes]:
+    async def _ids(self, url: str, queue: str = QUEUE) -> dict[str, Message]:
         """What is in a queue, delayed misfits included: waits until they are due."""
-        found: dict[str, bytes] = {}
+        found: dict[str, Message] = {}
         async with opened(url) as driver:
             # So long that what was seen first does not come back before the last was.
             consumer = await driver.consume(queue, lease=900, prefetch=1000)
@@ -355,7 +354,7 @@ class Campaign:
                 if exact and not stats.ready.value:
                     break  # what is delayed are misfits, out of the way for a while
             for delivery in held:
-                found[delivery.message.id] = delivery.message.body
+                found[delivery.message.id] = delivery.message
             size = driver.capabilities.max_settle
             for start in range(0, len(held), size):
                 part = held[start : start + size]

@@ -163,6 +163,44 @@ async def _first_batches(mover: Mover) -> MoveReport:
     return report
 
 
+async def _killed(lab: Lab, times: int) -> None:
+    """So many movers have begun, held everything, and never ended."""
+    for _ in range(times):
+        ledger = Ledger(lab.ledger)
+        record = MigrationRecord(source=lab.source, target=lab.target, queues={QUEUE: QUEUE})
+        await ledger.open(record, create=True)
+        await ledger.begin("forth")
+        await ledger.aclose()
+        async with opened(lab.source) as driver:
+            consumer = await driver.consume(QUEUE, lease=60, prefetch=1000)
+            claimed = await consumer.claim(1000, 0)
+            assert claimed
+            await consumer.aclose()
+
+
+@pytest.mark.parametrize("times", [1, 2, 7])
+async def test_what_killed_movers_held_is_put_right_before_the_target_is_asked(
+    tmp_path: Path, times: int
+) -> None:
+    """However often movers are killed, workers at the source must not give it up for that."""
+    lab = Lab(tmp_path, source=f"memory://{tmp_path.name}?like=rabbitmq")
+    sent = [made(n) for n in range(50)]
+    await lab.declare()
+    await lab.send(sent)
+    await _killed(lab, times)
+    source, target = Faults(), Faults()
+
+    async with mover_with(lab, source=source, target=target) as mover:
+        await asyncio.wait_for(mover.run(), 30)
+
+    # Put back as new where it was lost several times.
+    renewed = sum(call.items for call in source.calls if call.operation == "put_back")
+    assert renewed == (0 if times < 2 else 50)
+    arrived = await lab.take(lab.target)
+    assert sorted(d.message.id for d in arrived) == sorted(message.id for message in sent)
+    assert {(d.attempt, d.message.suspect) for d in arrived} == {(1, False)}
+
+
 class _Native(dict[str, object]):
     def untranslatable(self) -> Sequence[str]:
         return ["x-number", "reply_to"]
