@@ -21,6 +21,8 @@ START_SECONDS = 90.0
 """A node needs 5 to 10 s on a calm machine and several times that on a busy one."""
 STOP_SECONDS = 30.0
 
+_BOOT_SECONDS = 30.0
+_NOT_STARTED = "requires the 'rabbit' app to be running"
 _ROOT_FOLDER = "/node"
 # One scheduler and no busy waiting: a test server must not eat the machine's cores.
 _ERLANG = (
@@ -164,9 +166,18 @@ class RabbitNode:
         """Run ``rabbitmqctl`` on the node and return what it printed; takes 1 to 3 s.
 
         Raises:
-            subprocess.CalledProcessError: it failed.
+            RuntimeError: it failed.
         """
-        return self._run("rabbitmqctl", ("--quiet", "-n", self.name, *arguments))
+        give_up_at = time.monotonic() + _BOOT_SECONDS  # noqa: TID251  -- as above
+        while True:
+            try:
+                return self._run("rabbitmqctl", ("--quiet", "-n", self.name, *arguments))
+            except subprocess.CalledProcessError as exc:
+                said = f"{exc.stdout}{exc.stderr}"
+                # A node speaks AMQP some milliseconds before it calls itself started.
+                if _NOT_STARTED not in said or time.monotonic() > give_up_at:  # noqa: TID251
+                    msg = f"rabbitmqctl {arguments[0]} failed with {exc.returncode}: {said[-1000:]}"
+                    raise RuntimeError(msg) from None
 
     def close(self) -> None:
         """Stop the node and remove its data."""
