@@ -40,7 +40,7 @@ test-servers: $(VENV)/.dev ## of these only what needs a server, which the tests
 	$(PYTEST) --ignore=tests/chaos -m server --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 .PHONY: test-fast
-test-fast: $(VENV)/.dev ## the tests that are not slow, in under 30 seconds
+test-fast: $(VENV)/.dev ## the tests that are not slow and need no server
 	$(PYTEST) -m "not slow and not server" --numprocesses auto $(ARGS)
 
 .PHONY: test-rabbitmq-4
