@@ -10,25 +10,19 @@ from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-import pytest
-
 from brokerwq.idempotency import Store
 from brokerwq.testing import FakeClock
 from brokerwq.testing.servers.dynamodb import DynamodbServer, shared_dynamodb
 from brokerwq.testing.servers.proxy import TcpProxy
 from brokerwq.testing.stores import StoreBench
-
-REQUIRED = "dynamodb" in os.environ.get("BROKERWQ_REQUIRE", "").split(",")
+from tests.idempotency.lab import refusing
+from tests.required import or_skipped
 
 
 def dynamodb_server() -> DynamodbServer:
     """The shared one; without it the test is skipped, or fails where it is required."""
-    try:
+    with or_skipped("dynamodb"):
         server = shared_dynamodb()
-    except ImportError as exc:
-        if REQUIRED:
-            raise
-        pytest.skip(str(exc))
     os.environ.update(server.environment)
     return server
 
@@ -88,12 +82,6 @@ async def dynamodb_bench(*, on_fake_clock: bool = True) -> AsyncGenerator[StoreB
         async def bare() -> AsyncGenerator[Store]:
             yield another(name=table_name())
 
-        @asynccontextmanager
-        async def outage() -> AsyncGenerator[None]:
-            await asyncio.to_thread(proxy.refuse)
-            yield
-            await asyncio.to_thread(proxy.listen)
-
         store = another()
         await store.init()
         try:
@@ -106,7 +94,7 @@ async def dynamodb_bench(*, on_fake_clock: bool = True) -> AsyncGenerator[StoreB
                 damage=damage,
                 bare=bare,
                 outdate=outdate,
-                outage=outage,
+                outage=lambda: refusing(proxy),
             )
         finally:
             await store.table.call("delete_table", TableName=table)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from brokerwq import App, Message, RetryPolicy, RunReport
 from brokerwq.errors import StoreUnavailableError
-from brokerwq.idempotency import Record, SqliteStore
+from brokerwq.idempotency import Record, SqliteStore, Store
 from brokerwq.idempotency.record import Answer, Claim
 from brokerwq.idempotency.store import Transaction
+from brokerwq.testing.servers.proxy import TcpProxy
+from brokerwq.testing.stores import a_claim
 from tests.cases.lab import Place, declare, send_raw, sqlite
+
+S = TypeVar("S", bound=Store)
 
 RETRY = RetryPolicy(max_attempts=3, base=0.01, cap=0.05)
 
@@ -77,17 +82,17 @@ class FaultyStore(SqliteStore):
 
 
 @dataclass
-class Shop:
-    """An app, its store, and the effects its workers have had.
+class AnyShop(Generic[S]):
+    """An app on SQLite as its broker, and its store.
 
     Attributes:
         runs: What the workers note of each call.
     """
 
     place: Place
-    store: FaultyStore
+    store: S
     app: App
-    runs: list[Any] = field(default_factory=list[Any])
+    runs: list[Any] = field(default_factory=list[Any], kw_only=True)
 
     async def drain(self, **options: Any) -> RunReport:
         return await self.place.drain(self.app, **options)
@@ -104,11 +109,32 @@ class Shop:
         (record,) = await self.records()
         return record
 
+    async def until(self, condition: Callable[[], object]) -> None:
+        await self.place.until(condition)
+
+    async def taken_over(self, *, completes: bool) -> None:
+        """Somebody else takes the only record over, as after a freeze of its owner."""
+        record = await self.record()
+        await self.store.forget(record.key)
+        claim = a_claim(
+            int.from_bytes(record.key), payload=record.payload, owner=b"B" * 16, lease=0.3
+        )
+        await self.store.claim(claim)
+        if completes:
+            await self.store.complete(claim.key, claim.owner, 1000.0, '"of B"')
+
+
+class Shop(AnyShop[FaultyStore]):
     def effects(self) -> list[Any]:
         return rows(self.store, "SELECT n FROM effects ORDER BY n")
 
-    async def until(self, condition: Callable[[], object]) -> None:
-        await self.place.until(condition)
+
+@asynccontextmanager
+async def refusing(proxy: TcpProxy) -> AsyncGenerator[None]:
+    """Nobody gets through ``proxy`` within the block."""
+    await asyncio.to_thread(proxy.refuse)
+    yield
+    await asyncio.to_thread(proxy.listen)
 
 
 def rows(store: SqliteStore, sql: str) -> list[Any]:

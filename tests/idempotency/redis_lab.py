@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-import pytest
-
 from brokerwq.idempotency import Store
-from brokerwq.testing.servers.installation import ServerUnavailableError
 from brokerwq.testing.servers.proxy import TcpProxy
 from brokerwq.testing.servers.redis import shared_redis
 from brokerwq.testing.stores import StoreBench
-
-REQUIRED = "redis" in os.environ.get("BROKERWQ_REQUIRE", "").split(",")
+from tests.idempotency.lab import refusing
+from tests.required import or_skipped
 
 
 def redis_url() -> str:
     """The shared server's; without one the test is skipped, or fails where it is required."""
-    try:
+    with or_skipped("redis"):
         return shared_redis()
-    except ServerUnavailableError as exc:
-        if REQUIRED:
-            raise
-        pytest.skip(str(exc))
 
 
 @asynccontextmanager
@@ -62,12 +54,6 @@ async def redis_bench() -> AsyncGenerator[StoreBench]:
         async def bare() -> AsyncGenerator[Store]:
             yield another(f"{namespace}-bare")
 
-        @asynccontextmanager
-        async def outage() -> AsyncGenerator[None]:
-            await asyncio.to_thread(proxy.refuse)
-            yield
-            await asyncio.to_thread(proxy.listen)
-
         store = another()
         await store.init()
         try:
@@ -77,7 +63,7 @@ async def redis_bench() -> AsyncGenerator[StoreBench]:
                 damage=damage,
                 bare=bare,
                 outdate=outdate,
-                outage=outage,
+                outage=lambda: refusing(proxy),
             )
         finally:
             for each in opened:

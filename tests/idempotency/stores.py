@@ -16,7 +16,7 @@ from brokerwq.clock import SYSTEM_CLOCK, Timer
 from brokerwq.idempotency import SqliteStore, Store
 from brokerwq.testing.stores import StoreBench, Work, a_claim
 
-__all__ = ["POSTGRES", "STORES", "TRANSACTIONAL", "a_claim"]
+__all__ = ["MARKER_ONLY", "POSTGRES", "STORES", "TRANSACTIONAL", "a_claim"]
 
 Opener: TypeAlias = Callable[[Path], AbstractAsyncContextManager[StoreBench]]
 
@@ -188,9 +188,24 @@ def on_postgres(name: str) -> Opener:
     return opened
 
 
+def in_redis(_folder: Path) -> AbstractAsyncContextManager[StoreBench]:
+    from tests.idempotency.redis_lab import redis_bench
+
+    return redis_bench()
+
+
+def in_dynamodb(_folder: Path) -> AbstractAsyncContextManager[StoreBench]:
+    from tests.idempotency.dynamodb_lab import dynamodb_bench
+
+    return dynamodb_bench(on_fake_clock=False)
+
+
 POSTGRES: tuple[str, ...] = ("asyncpg", "psycopg", "sqlalchemy, asyncpg", "sqlalchemy, psycopg")
 STORES: dict[str, Opener] = {
     "sqlite": sqlite,
     **{f"postgres, {name}": on_postgres(name) for name in POSTGRES},
+    "redis": in_redis,
+    "dynamodb": in_dynamodb,
 }
 TRANSACTIONAL: tuple[str, ...] = ("sqlite", *(f"postgres, {name}" for name in POSTGRES))
+MARKER_ONLY: tuple[str, ...] = ("redis", "dynamodb")

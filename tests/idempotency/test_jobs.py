@@ -1,4 +1,4 @@
-"""What ``once`` means on a queue: who runs, who waits, who is acked, and who is given up on."""
+"""What ``once`` means on a queue, in detail, on SQLite; for all stores: ``test_jobs_on_stores``."""
 # ruff: noqa: ARG001 -- a worker takes what its shape says, whether it needs it or not
 
 from __future__ import annotations
@@ -7,9 +7,8 @@ import asyncio
 import math
 import sqlite3
 import threading
-import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -25,19 +24,16 @@ from brokerwq import (
     Job,
     Message,
     Once,
-    RetryPolicy,
-    Runner,
     Snooze,
     Tx,
 )
-from brokerwq.dead_letters import DeadLetters
-from brokerwq.errors import ConfigError, LeaseLostError, PayloadError, StoreError
+from brokerwq.errors import ConfigError, PayloadError
 from brokerwq.events import JobStarted, MarkerTrouble, StoreReached, StoreUnreachable
 from brokerwq.idempotency import State
 from brokerwq.idempotency.keys import payload_digest
 from brokerwq.once import Strategy
 from tests.cases.lab import counts, dead_letters, reasons
-from tests.idempotency.lab import RETRY, Shop, open_shop, rows
+from tests.idempotency.lab import Shop, open_shop
 from tests.idempotency.stores import a_claim
 
 STRATEGIES: tuple[Strategy, ...] = ("marker", "transactional", "lease_tx")
@@ -83,22 +79,6 @@ def worker(shop: Shop, strategy: Strategy, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-async def test_two_messages_with_one_key_are_done_once(shop: Shop, strategy: Strategy) -> None:
-    charge = worker(shop, strategy)
-    await charge.enqueue(1)
-    await charge.enqueue(1)
-    await charge.enqueue(2)
-
-    report = await shop.drain(slots=1)
-
-    assert (report.done, report.duplicates, report.failed) == (2, 1, 0)
-    assert len(shop.runs) == 2
-    assert await counts(shop.app, "q") == (0, 0, 0, 0)
-    assert shop.effects() == ([] if strategy == "marker" else [1, 2])
-    assert {record.state for record in await shop.records()} == {State.COMPLETED}
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
 async def test_without_a_key_the_messages_id_is_it(shop: Shop, strategy: Strategy) -> None:
     charge = worker(shop, strategy, key=None)
     await charge.enqueue(1, id="a")
@@ -121,9 +101,7 @@ async def test_a_duplicate_announces_no_start(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["marker", "lease_tx"])
-async def test_a_copy_waits_while_its_work_is_under_way_and_spends_no_attempt(
-    shop: Shop, strategy: Strategy
-) -> None:
+async def test_a_copy_that_comes_back_too_early_waits_again(shop: Shop, strategy: Strategy) -> None:
     may_end = asyncio.Event()
 
     async def slow(job: Job, n: int) -> None:
@@ -165,55 +143,7 @@ async def test_a_second_worker_has_keys_of_its_own(shop: Shop) -> None:
     assert (report.done, report.duplicates) == (2, 0)
 
 
-async def test_two_applications_share_a_store_and_no_keys(tmp_path: Path) -> None:
-    done: list[int] = []
-    for name in ("shop", "bank"):
-        (tmp_path / name).mkdir()
-        shop = await open_shop(tmp_path / name, name=name)
-        app = shop.place.app(store=f"sqlite:///{tmp_path / 'shared.db'}", name=name, retry=RETRY)
-        shop.app = app
-        charge = worker(shop, "marker")
-        await charge.enqueue(1)
-        done.append((await shop.drain()).done)
-        await shop.place.aclose()
-        await shop.store.aclose()
-
-    assert done == [1, 1]
-
-
-async def test_a_new_key_version_is_other_work_but_knows_what_was_on_its_way(shop: Shop) -> None:
-    old = worker(shop, "marker")
-    await old.enqueue(1, id="under-way")
-    await shop.drain()
-    newer = shop.place.app(store=shop.store, name="shop", retry=RETRY, lease=2.0)
-    shop.app = newer
-    charge = worker(shop, "marker", key_version=2)
-
-    await charge.enqueue(1, id="under-way")  # as a redelivery whose ack was lost
-    await charge.enqueue(1, id="new")
-    report = await shop.drain(slots=1)
-
-    assert (report.done, report.duplicates) == (1, 1)
-
-
 # -- what is given up on -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-async def test_another_payload_under_a_known_key_is_a_dead_letter(
-    shop: Shop, strategy: Strategy
-) -> None:
-    charge = worker(shop, strategy, key=constant("same"))
-    await charge.enqueue(1)
-    await charge.enqueue(2)
-
-    report = await shop.drain(slots=1)
-
-    assert (report.done, report.dead) == (1, {"payload-mismatch": 1})
-    (letter,) = await dead_letters(shop.app, "q")
-    assert letter.dead is not None
-    assert (await shop.record()).payload.hex() in letter.dead.error
-    assert len(shop.runs) == 1
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -274,17 +204,6 @@ async def test_a_foreign_message_without_an_id_has_no_default_key_and_says_so(
     assert shop.runs == []
 
 
-async def test_a_message_older_than_the_retention_is_parked(shop: Shop) -> None:
-    worker(shop, "marker", once={"retention": 60})
-    old = datetime.now(UTC) - timedelta(minutes=2)
-    await shop.send(Message(id="a", body=b"1", type="charge", created_at=old))
-
-    report = await shop.drain()
-
-    assert report.dead == {"older-than-dedup-window": 1}
-    assert shop.runs == []
-
-
 async def test_a_message_older_than_the_retention_may_be_run(shop: Shop) -> None:
     worker(shop, "marker", once={"retention": 60, "stale": "run"})
     old = datetime.now(UTC) - timedelta(minutes=2)
@@ -301,39 +220,6 @@ async def test_ten_minutes_between_two_clocks_are_nothing(shop: Shop) -> None:
         await shop.send(message)
 
     assert (await shop.drain()).done == 2
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-async def test_a_redrive_runs_again_after_failure_and_is_skipped_after_success(
-    shop: Shop, strategy: Strategy
-) -> None:
-    broken = True
-
-    async def fn(job: Job, n: int) -> None:
-        shop.runs.append(n)
-        if broken and n == 1:
-            raise DeadLetter("no-such-order")
-
-    async def fn_tx(job: Job, tx: Tx, n: int) -> None:
-        await fn(job, n)
-
-    charge: Any = shop.app.worker("q", once=strategy, key=itself, name="charge")(
-        fn if strategy == "marker" else fn_tx
-    )
-    await charge.enqueue(1)
-    await charge.enqueue(2)
-    assert (await shop.drain()).dead == {"no-such-order": 1}
-
-    broken = False
-    await DeadLetters(await shop.app.broker().driver(), "q").redrive()
-    again = await shop.drain()
-    # One that had succeeded, dead by mistake: a lost ack, a hand at the console.
-    await shop.send(Message(id="x", body=b"2", type="charge", redrives=1))
-    last = await shop.drain()
-
-    assert (again.done, again.dead_count) == (1, 0)
-    assert (last.done, last.duplicates) == (0, 1)
-    assert sorted(shop.runs) == [1, 1, 2]
 
 
 async def test_a_crash_between_the_record_and_the_dead_letter_does_not_run_the_job_again(
@@ -398,35 +284,6 @@ async def test_a_discarded_message_is_finished(shop: Shop) -> None:
     assert (report.discarded, report.duplicates) == (1, 1)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-async def test_a_stop_lets_another_runner_begin_at_once(shop: Shop, strategy: Strategy) -> None:
-    """BQ-04: a deploy interrupts the job, spends no attempt and leaves no record behind."""
-
-    async def fn(job: Job, n: int) -> None:
-        shop.runs.append(job.attempt)
-        if len(shop.runs) == 1:
-            await asyncio.sleep(60)
-
-    async def fn_tx(job: Job, tx: Tx, n: int) -> None:
-        await fn(job, n)
-
-    charge: Any = shop.app.worker(
-        "q", once=strategy, name="charge", lease=30, retry=RetryPolicy(max_attempts=1)
-    )(fn if strategy == "marker" else fn_tx)
-    await charge.enqueue(1)
-    async with shop.place.running(shop.app, grace=0.05) as running:
-        await shop.until(lambda: shop.runs)
-        first = await running.stop()
-    left = [record for record in await shop.records() if record.owner and record.lease_left > 0]
-
-    second = await shop.drain()
-
-    assert (first.put_back, first.dead_count, first.exit_code) == (1, 0, 0)
-    assert left == []
-    assert (second.done, second.dead_count) == (1, 0)
-    assert shop.runs == [1, 1]
-
-
 async def test_a_time_limit_releases_the_record(shop: Shop) -> None:
     async def fn(job: Job, tx: Tx, n: int) -> None:
         shop.runs.append(job.attempt)
@@ -444,100 +301,6 @@ async def test_a_time_limit_releases_the_record(shop: Shop) -> None:
 
 
 # -- owners that are too late --------------------------------------------------------------
-
-
-async def _taken_over(shop: Shop, *, completes: bool) -> None:
-    """Somebody else takes the only record over."""
-    record = await shop.record()
-    await shop.store.forget(record.key)
-    claim = a_claim(
-        key=int.from_bytes(record.key), payload=record.payload, owner=b"B" * 16, lease=0.5
-    )
-    await shop.store.claim(claim)
-    if completes:
-        await shop.store.complete(claim.key, claim.owner, 1000.0, '"of B"')
-
-
-@pytest.mark.parametrize("strategy", ["marker", "lease_tx"])
-@pytest.mark.parametrize("raises", [False, True])
-async def test_an_owner_that_was_taken_over_changes_nothing(
-    shop: Shop, strategy: Strategy, *, raises: bool
-) -> None:
-    async def fn(job: Job, n: int) -> None:
-        shop.runs.append(job)
-        await _taken_over(shop, completes=True)
-        if raises:
-            msg = "after resuming"
-            raise ValueError(msg)
-
-    async def fn_tx(job: Job, tx: Tx, n: int) -> None:
-        await fn(job, n)
-        (await tx.begin()).execute("INSERT INTO effects VALUES (?)", (n,))
-
-    charge: Any = shop.app.worker("q", once=strategy, key=itself, name="charge")(
-        fn if strategy == "marker" else fn_tx
-    )
-    await charge.enqueue(1)
-
-    report = await shop.drain()
-
-    record = await shop.record()
-    assert (record.owner, record.result, record.state) == (b"B" * 16, '"of B"', State.COMPLETED)
-    assert shop.effects() == []
-    assert len(shop.runs) == 1
-    assert report.duplicates == 1
-
-
-async def test_a_fenced_owner_puts_its_message_back_while_the_other_one_works(shop: Shop) -> None:
-    async def fn(job: Job, tx: Tx, n: int) -> None:
-        shop.runs.append(job.takeover)
-        if len(shop.runs) == 1:
-            await _taken_over(shop, completes=False)
-            with pytest.raises(LeaseLostError):
-                await tx.begin()
-        else:
-            (await tx.begin()).execute("INSERT INTO effects VALUES (?)", (n,))
-
-    charge: Any = shop.app.worker("q", once="lease_tx", key=itself, name="charge")(fn)
-    await charge.enqueue(1)
-
-    report = await shop.drain()
-
-    assert (report.put_back, report.failed, report.done) == (1, 0, 1)
-    assert shop.runs == [False, True]
-    assert shop.effects() == [1]
-
-
-async def test_an_owner_hears_from_the_heartbeat_that_it_was_taken_over(shop: Shop) -> None:
-    lost: list[bool] = []
-
-    async def fn(job: Job, n: int) -> None:
-        await _taken_over(shop, completes=True)
-        try:
-            await asyncio.sleep(30)
-        finally:
-            lost.append(job.lease.lost)
-
-    charge: Any = shop.app.worker("q", once="marker", name="charge", lease=0.6)(fn)
-    await charge.enqueue(1)
-
-    report = await shop.drain()
-
-    assert lost == [True]
-    assert report.duplicates == 1
-
-
-async def test_a_handler_that_blocks_the_loop_keeps_message_and_record(shop: Shop) -> None:
-    async def fn(job: Job, n: int) -> None:
-        shop.runs.append(n)
-        time.sleep(1.5)  # noqa: ASYNC251 -- the fault under test
-
-    charge: Any = shop.app.worker("q", once="marker", name="charge", lease=0.5)(fn)
-    await charge.enqueue(1)
-
-    report = await shop.drain()
-
-    assert (report.done, report.lost, len(shop.runs)) == (1, 0, 1)
 
 
 async def test_what_a_vanished_owner_left_may_be_parked(shop: Shop) -> None:
@@ -595,21 +358,6 @@ async def test_at_the_start_a_store_is_waited_for(shop: Shop) -> None:
         assert shop.runs == []
         shop.store.down = set()
         await shop.until(lambda: shop.runs)
-
-
-async def test_a_store_of_another_version_ends_the_runner(shop: Shop) -> None:
-    charge = worker(shop, "marker")
-    await charge.enqueue(1)
-    await shop.store.aclose()
-    path = shop.store.name.removeprefix("sqlite:///")
-    db = sqlite3.connect(path, isolation_level=None)
-    db.execute("UPDATE brokerwq_meta SET value = '99' WHERE name = 'schema'")
-    db.close()
-
-    with pytest.raises(StoreError, match="version 99"):
-        await Runner(shop.app, log=False).run(handle_signals=False)
-
-    assert shop.runs == []
 
 
 async def test_done_work_is_acked_though_its_record_could_not_be_written(shop: Shop) -> None:
@@ -670,52 +418,7 @@ async def test_a_lost_answer_to_commit_is_no_failure_and_no_second_effect(shop: 
     assert shop.effects() == [1]
 
 
-async def test_a_damaged_record_keeps_its_work_from_running(shop: Shop) -> None:
-    charge = worker(shop, "marker")
-    await charge.enqueue(1)
-    await shop.drain()
-    path = shop.store.name.removeprefix("sqlite:///")
-    db = sqlite3.connect(path, isolation_level=None)
-    db.execute("UPDATE brokerwq_key SET state = 77")
-    db.close()
-    await charge.enqueue(1)
-    await charge.enqueue(2)
-
-    report = await shop.drain()
-
-    assert (report.done, report.dead) == (1, {"failed": 1})
-    (letter,) = await dead_letters(shop.app, "q")
-    assert letter.dead is not None
-    assert "damaged" in letter.dead.error
-    assert len(shop.runs) == 2
-
-
 # -- transactions --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("strategy", ["transactional", "lease_tx"])
-@pytest.mark.parametrize("statement", ["COMMIT", "ROLLBACK"])
-async def test_a_handler_that_ends_its_transaction_is_found_out(
-    shop: Shop, strategy: Strategy, statement: str
-) -> None:
-    async def fn(job: Job, tx: Tx, n: int) -> None:
-        conn = await tx.begin()
-        conn.execute("INSERT INTO effects VALUES (?)", (n,))
-        conn.execute(statement)
-
-    charge: Any = shop.app.worker("q", once=strategy, name="charge")(fn)
-    await charge.enqueue(1)
-
-    report = await shop.drain()
-
-    if statement == "COMMIT":
-        assert report.dead == {"transaction-escaped": 1}
-        assert shop.effects() == [1]
-    else:
-        assert report.dead == {"failed": 1}
-        assert report.failed == 2
-        assert shop.effects() == []
-    assert report.done == 0
 
 
 @pytest.mark.parametrize("habit", ["commit", "rollback", "executescript"])
@@ -817,33 +520,6 @@ async def test_a_plain_function_works_in_its_thread(shop: Shop) -> None:
     assert shop.effects() == [1]
 
 
-@pytest.mark.parametrize("strategy", ["transactional", "lease_tx"])
-@pytest.mark.parametrize("fails", [False, True])
-async def test_children_go_with_the_transaction(
-    shop: Shop, strategy: Strategy, *, fails: bool
-) -> None:
-    @shop.app.worker("q")
-    async def mail(job: Job, n: int) -> None:
-        shop.runs.append((job.id, n))
-
-    async def fn(job: Job, tx: Tx, n: int) -> None:
-        ids.append(await tx.enqueue(mail, 1))
-        ids.append(job.enqueue(mail, 2))
-        if fails:
-            raise DeadLetter("no")
-
-    ids: list[str] = []
-    charge: Any = shop.app.worker("q", once=strategy, name="charge", key=itself)(fn)
-    await charge.enqueue(1)
-    await charge.enqueue(1)
-
-    report = await shop.drain(slots=1)
-
-    assert sorted(shop.runs) == ([] if fails else sorted([(ids[0], 1), (ids[1], 2)]))
-    assert rows(shop.store, "SELECT count(*) FROM brokerwq_outbox") == [0]
-    assert report.done == (0 if fails else 3)
-
-
 async def test_a_child_has_the_same_id_whichever_attempt_sends_it(shop: Shop) -> None:
     @shop.app.worker("q")
     async def mail(n: int) -> None: ...
@@ -861,24 +537,12 @@ async def test_a_child_has_the_same_id_whichever_attempt_sends_it(shop: Shop) ->
     assert first == second
 
 
-async def test_a_message_can_be_sent_with_a_transaction_of_ones_own(shop: Shop) -> None:
+async def test_a_transaction_of_ones_own_must_be_open(shop: Shop) -> None:
     charge = worker(shop, "marker")
     db = sqlite3.connect(shop.store.name.removeprefix("sqlite:///"), isolation_level=None)
-    try:
-        with pytest.raises(ConfigError, match="no transaction is open"):
-            await charge.enqueue(0, tx=db)
-        for n, end in ((1, "COMMIT"), (2, "ROLLBACK")):
-            db.execute("BEGIN IMMEDIATE")
-            await charge.enqueue(n, tx=db)
-            db.execute(end)
-    finally:
-        db.close()
 
-    report = await shop.drain()
-
-    assert report.done == 1
-    (job,) = shop.runs
-    assert job.message.body == b"1"
+    with closing(db), pytest.raises(ConfigError, match="no transaction is open"):
+        await charge.enqueue(0, tx=db)
 
 
 async def test_a_transaction_of_another_kind_is_refused(shop: Shop) -> None:
@@ -888,64 +552,6 @@ async def test_a_transaction_of_another_kind_is_refused(shop: Shop) -> None:
         await charge.enqueue(1, tx=object())
     with pytest.raises(ConfigError, match="await enqueue"):
         charge.enqueue_sync(1, tx=object())
-
-
-# -- results -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("answer", "kept"),
-    [
-        (None, "null"),
-        (7, "7"),
-        ({"at": datetime(2026, 1, 1, tzinfo=UTC)}, '{"at":"2026-01-01T00:00:00Z"}'),
-        (Decimal("1.50"), '"1.50"'),
-        ("x" * 5000, None),
-        (math.nan, None),
-        ({"a": [math.inf]}, None),
-        (object(), None),
-        (threading.Lock(), None),
-    ],
-)
-@pytest.mark.parametrize("strategy", ["marker", "transactional"])
-async def test_a_result_is_kept_or_the_work_is_marked_without_it(
-    shop: Shop, strategy: Strategy, answer: object, kept: str | None
-) -> None:
-    async def fn(job: Job, n: int) -> object:
-        shop.runs.append(n)
-        return answer
-
-    async def fn_tx(job: Job, tx: Tx, n: int) -> object:
-        return await fn(job, n)
-
-    once = Once(strategy=strategy, keep_result=True)
-    charge: Any = shop.app.worker("q", once=once, key=itself, name="charge")(
-        fn if strategy == "marker" else fn_tx
-    )
-    await charge.enqueue(1)
-    await charge.enqueue(1)
-
-    report = await shop.drain(slots=1)
-
-    assert (report.done, report.duplicates, len(shop.runs)) == (1, 1, 1)
-    assert (await shop.record()).result == kept
-    problems = [event.problem for event in shop.place.events.of(MarkerTrouble)]
-    assert problems == ([] if kept else ["no-result"])
-
-
-async def test_what_the_handler_does_to_its_payload_changes_no_key(shop: Shop) -> None:
-    @shop.app.worker("q", once="marker", key=lambda ids: ids)
-    async def charge(ids: list[int]) -> None:
-        shop.runs.append(list(ids))
-        ids.clear()
-        ids.append(99)
-
-    await charge.enqueue([1, 2])
-    await charge.enqueue([1, 2])
-
-    report = await shop.drain(slots=1)
-
-    assert (report.done, report.duplicates) == (1, 1)
 
 
 # -- decoration ----------------------------------------------------------------------------

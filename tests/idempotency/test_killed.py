@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from tests.cases.lab import ROOT, counts, reasons
-from tests.idempotency.sql_shop import SqlShop, open_shop
+from tests.idempotency.store_shop import StoreShop, open_shop
 from tests.idempotency.stores import TRANSACTIONAL
 from tests.idempotency.victims import CASES, build
 
 pytestmark = pytest.mark.slow
 
 
-async def killed(shop: SqlShop, name: str, times: int = 1) -> None:
+async def killed(shop: StoreShop, name: str, times: int = 1) -> None:
     """Let runners of case ``name`` die, one after the other."""
     library, _, dsn = shop.bench.where.partition(" ")
     library = library.replace("+", ", ")

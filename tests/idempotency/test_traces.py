@@ -11,7 +11,7 @@ import pytest
 from brokerwq import Job
 from tests.cases.lab import sqlite
 from tests.idempotency.lab import RETRY
-from tests.idempotency.sql_shop import SqlShop
+from tests.idempotency.store_shop import StoreShop
 from tests.idempotency.stores import STORES, TRANSACTIONAL
 from tests.telemetry.lab import Lab, id_of, parent_of, trace_of
 
@@ -28,7 +28,7 @@ async def test_a_job_has_one_span_a_skipped_copy_none_and_a_child_its_parents_tr
         place = sqlite(tmp_path)
         place.events = lab.otel  # type: ignore[assignment]
         app = place.app(store=bench.store, name="shop", retry=RETRY)
-        shop = SqlShop(place, bench, app)
+        shop = StoreShop(place, bench.store, app, bench)
 
         @app.worker("mails")
         async def mail(n: int) -> None:

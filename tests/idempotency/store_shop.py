@@ -1,19 +1,19 @@
-"""An app whose work and records are in one SQL database, whichever that is."""
+"""An app whose records are in any store, and its work too where the store has transactions."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from brokerwq import App, Job, Message, Once, RunReport, Tx
-from brokerwq.idempotency import Record
+from brokerwq import Job, Once, Tx
+from brokerwq.idempotency import Store
 from brokerwq.once import Strategy
-from brokerwq.testing.stores import StoreBench, Work, a_claim
-from tests.cases.lab import Place, declare, send_raw, sqlite
-from tests.idempotency.lab import RETRY
+from brokerwq.testing.stores import StoreBench, Work
+from tests.cases.lab import sqlite
+from tests.idempotency.lab import RETRY, AnyShop
 from tests.idempotency.stores import STORES
 
 
@@ -26,17 +26,10 @@ def same(_payload: object) -> object:
 
 
 @dataclass
-class SqlShop:
-    """An app on SQLite as its broker, and its store.
+class StoreShop(AnyShop[Store]):
+    """An app, and the bench of its store."""
 
-    Attributes:
-        runs: What the workers note of each call.
-    """
-
-    place: Place
     bench: StoreBench
-    app: App
-    runs: list[Any] = field(default_factory=list[Any])
 
     @property
     def db(self) -> Work:
@@ -73,42 +66,17 @@ class SqlShop:
         worker_on: Any = self.app.worker
         return worker_on("q", once=once, **keywords)(marked if strategy == "marker" else in_tx)
 
-    async def drain(self, **options: Any) -> RunReport:
-        return await self.place.drain(self.app, **options)
-
-    async def send(self, *messages: Message) -> None:
-        """Store messages as they are on the queue ``q``."""
-        await declare(self.app, "q")
-        await send_raw(self.app, "q", *messages)
-
-    async def records(self) -> list[Record]:
-        return list(await self.bench.store.list(1000, state=None, worker=None))
-
-    async def record(self) -> Record:
-        (record,) = await self.records()
-        return record
-
-    async def taken_over(self, *, completes: bool) -> None:
-        """Somebody else takes the only record over, as after a freeze of its owner."""
-        store, record = self.bench.again(), await self.record()
-        await store.forget(record.key)
-        claim = a_claim(
-            int.from_bytes(record.key, "big"),
-            payload=record.payload,
-            owner=b"B" * 16,
-            lease=0.3,
-        )
-        await store.claim(claim)
-        if completes:
-            await store.complete(claim.key, claim.owner, 1000.0, '"of B"')
+    async def effects(self) -> list[int]:
+        """What its workers have written; nothing where they cannot."""
+        return [] if self.bench.work is None else await self.bench.work.effects()
 
 
 @asynccontextmanager
-async def open_shop(name: str, folder: Path, **keywords: Any) -> AsyncGenerator[SqlShop]:
+async def open_shop(name: str, folder: Path, **keywords: Any) -> AsyncGenerator[StoreShop]:
     async with STORES[name](folder) as bench:
         place = sqlite(folder)
         app = place.app(
             **{"store": bench.store, "name": "shop", "retry": RETRY, "lease": 2.0, **keywords}
         )
-        yield SqlShop(place, bench, app)
+        yield StoreShop(place, bench.store, app, bench)
         await place.aclose()
