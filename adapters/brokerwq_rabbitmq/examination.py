@@ -96,6 +96,11 @@ async def _theirs(spec: QueueSpec, control: Control) -> list[str]:
     comparison = await control.compare(plan)
     found = comparison.found
     texts: list[str] = []
+    if found.get("x-queue-type") == "stream":
+        texts.append(
+            "is a stream: a runner sees only what comes while it runs, and an ack deletes nothing; "
+            "let its owner bind a queue to the same exchange"
+        )
     limit = found.get(_LIMIT)
     if isinstance(limit, int) and limit < spec.broker_limit:
         texts.append(_words(_LIMIT, spec.broker_limit, limit))

@@ -424,6 +424,16 @@ async def test_a_low_limit_of_somebody_elses_queue_is_told_without_a_fix(lab: La
     assert not [each for each in found if each.level == "error"]
 
 
+async def test_a_stream_is_told_from_a_queue(lab: Lab) -> None:
+    spec = QueueSpec(name=lab.name(), declare="never", on_dead="hold")
+    await make(lab, spec.name, x_queue_type="stream")
+    async with opened(lab.url) as driver:
+        found = await driver.examine(spec)
+
+    (told,) = [each for each in found if "is a stream" in each.text]
+    assert told.level == "warning"
+
+
 async def test_purge_takes_what_is_delayed_and_leaves_the_dead(lab: Lab) -> None:
     spec = lab.spec()
     async with opened(lab.url) as driver:
