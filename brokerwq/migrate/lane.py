@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Sequence
-from contextlib import suppress
 
 from brokerwq._runtime.leases import Held
 from brokerwq._runtime.pauses import Pauses
 from brokerwq.driver.capabilities import Lease, UncountedReturn
-from brokerwq.driver.moving import Hastening, abilities_of
-from brokerwq.driver.protocol import Certainty, Delivery, Mark
+from brokerwq.driver.moving import abilities_of
+from brokerwq.driver.protocol import Delivery, Mark
 from brokerwq.errors import (
     BrokerwqError,
     DriverError,
@@ -24,6 +22,7 @@ from brokerwq.migrate.fitting import Fitting
 from brokerwq.migrate.holding import Holding
 from brokerwq.migrate.line import LaneReport, Line
 from brokerwq.migrate.pair import Pair
+from brokerwq.migrate.rest import Rest
 
 MAX_MISFITS_TOLD = 100
 
@@ -37,8 +36,6 @@ _SHORTEST_STAY = 15.0
 _LONGEST_STAY = 300.0
 """Seconds that a misfit is out of the way; after the longer time no queue that keeps order takes a
 message for a repeat any more (five minutes at SQS)."""
-_HASTEN_BEYOND = 2 * _LONGEST_STAY
-_HASTEN_EVERY = 60.0
 _FEW = 20
 _CLEAN = 2
 """Claims without a message that was received before, after which killed movers held no more."""
@@ -53,18 +50,17 @@ class Lane:
 
     Attributes:
         report: Kept up to date.
-        quiet_since: Clock reading since which nothing was left to move; None while there is.
+        rest: What is left at the source.
         forgiven: Receives that may have been those of movers which died.
     """
 
     def __init__(self, line: Line, pair: Pair) -> None:
         self.pair = pair
         self.report = LaneReport(queue=pair.source)
-        self.quiet_since: float | None = None
         self.forgiven = 0
         self._line = line
         self._key = pair.key(line.direction)
-        capabilities = line.source.driver.capabilities
+        capabilities = abilities_of(line.source.driver, pair.source)
         is_near = capabilities.exact_stats and capabilities.lease is Lease.TIMED
         self._wait = min(_SHORT_WAIT if is_near else _WAIT, capabilities.max_wait)
         self._most = min(_BATCH, capabilities.max_claim)
@@ -73,10 +69,9 @@ class Lane:
         self._counts_returns = capabilities.uncounted_return is UncountedReturn.COUNTED
         self._holdings: list[Holding] = []
         self._notes: set[asyncio.Future[None]] = set()
-        self._parked: dict[str, float] = {}
+        self._refused: set[str] = set()
         self._at_work = 0
-        self._looked_at = -_WAIT
-        self._hasten_at = -math.inf
+        self.rest = Rest(line, pair, self.report, self._wait)
         self._goal = abilities_of(line.target.driver, pair.target)
         # One after another where the order is kept: a group must not overtake itself.
         self._in_order = self._goal.ordered_groups
@@ -115,9 +110,7 @@ class Lane:
         except QueueNotFoundError:
             if not self.pair.is_dead:
                 raise
-            self.report.is_missing = True
-            self.quiet_since = 0.0
-            self.report.held_by_others = False
+            self.rest.is_missing()
             return False
         await self._prove(holding)
         # No more than those movers can have held.
@@ -171,14 +164,18 @@ class Lane:
     async def _move_on(self, holding: Holding) -> None:
         while not self._line.stopping.is_set():
             if not await self._move_some(holding, self._most):
-                await self._look()
+                await self.rest.look(is_idle=self._is_idle)
+
+    @property
+    def _is_idle(self) -> bool:
+        return not self._at_work and not any(one.count for one in self._holdings)
 
     async def _move_some(self, holding: Holding, most: int) -> list[Held]:
         """Claim up to ``most`` messages and move them; which they were."""
         line = self._line
         helds = await self._claim(holding, await line.pace.room(min(most, self._most)))
         if helds:
-            self.quiet_since = None
+            self.rest.quiet_since = None
             await line.pace.spend(len(helds))
             await self._move(holding, await self._unworn(holding, helds))
             line.progressed()
@@ -330,7 +327,8 @@ class Lane:
         )
         delays: dict[str, float] = {}
         for (name, n), seen in zip(named, sightings, strict=True):
-            if name not in self._parked:
+            if name not in self._refused:
+                self._refused.add(name)
                 report.refused_count += 1
                 if len(report.refused) < MAX_MISFITS_TOLD:
                     report.refused[name] = str(refusals[n])
@@ -340,52 +338,8 @@ class Lane:
             if self._counts_returns:
                 stay = _COUNTED_STAY
             delays[name] = max(stay, cargo[n].delay)
-            self._parked[name] = line.clock.now() + delays[name]
         await holding.put_back([helds[n] for _, n in named], [delays[name] for name, _ in named])
         await line.ledger.parked(line.direction, self._key, delays)
 
     def _mark_of(self, delivery: Delivery) -> Mark:
         return unmoved(delivery, forgiven=self.forgiven, is_dead=self.pair.is_dead)
-
-    async def _hasten(self, now: float) -> None:
-        """Bring out what is delayed for long, where the source can; now and then."""
-        source = self._line.source.driver
-        if now < self._hasten_at or not isinstance(source, Hastening):
-            return
-        if not self._goal.max_send_delay:
-            return  # it could not be sent before it is due
-        self._hasten_at = now + _HASTEN_EVERY
-        with suppress(DriverError):  # what is not brought out is waited for
-            # Not what waits for its next attempt, nor misfits that are out of the way.
-            await source.hasten(self.pair.source, _HASTEN_BEYOND)
-
-    # -- when it is over ------------------------------------------------------------------
-
-    async def _look(self) -> None:
-        """See whether anything is left to move."""
-        clock = self._line.clock
-        now = clock.now()
-        if now - self._looked_at < self._wait / 2:
-            await clock.sleep(self._wait / 4)
-            return
-        self._looked_at = now
-        if self._line.waits:
-            await self._hasten(now)
-        try:
-            stats = await self._line.source.driver.inspect(self.pair.source)
-        except PermissionDeniedError:
-            left = 0  # whoever may not count goes by claims that bring nothing
-        except DriverError:
-            return  # the next claim meets the same trouble, and reports it
-        else:
-            left = stats.ready.value
-            if self._line.waits:
-                left += stats.leased.value + stats.delayed.value
-            self.report.held_by_others = stats.leased.certainty is Certainty.UNKNOWN
-        parked = sum(until > now for until in self._parked.values())
-        self.report.waiting = max(0, left - parked)
-        if self.report.waiting or self._at_work or any(one.count for one in self._holdings):
-            self.quiet_since = None
-        elif self.quiet_since is None:
-            self.quiet_since = now
-        self._line.progressed()

@@ -268,6 +268,14 @@ class Ledger:
 
         return await self._read(read)
 
+    async def away(self, direction: Direction, queue: str) -> int:
+        """How many misfits are out of the way now, whichever mover put them there."""
+        query = (
+            "SELECT count(*) FROM entry WHERE direction = ? AND queue = ? "
+            "AND refusal IS NOT NULL AND parked_until > ?"
+        )
+        return await self._read(lambda db: int(db.fetch(query, (direction, queue, db.now()))[0][0]))
+
     async def settle_pending(self, direction: Direction, queue: str) -> int:
         """What movers that died had left open is done: the source is known to be empty."""
         statement = (

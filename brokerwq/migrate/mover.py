@@ -176,7 +176,7 @@ class Mover:
 
     def _is_over(self, now: float) -> bool:
         return all(
-            lane.quiet_since is not None and now - lane.quiet_since >= self._settle
+            lane.rest.quiet_since is not None and now - lane.rest.quiet_since >= self._settle
             for lane in self._lanes
         )
 

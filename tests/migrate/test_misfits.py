@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import uuid
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -116,6 +117,30 @@ async def test_misfits_stay_with_their_reason_and_everything_else_moves(lab: Lab
         (state, _) = (await migration.status()).queues
     assert (state.counts.moved, state.counts.refused) == (300, 20)
     assert state.empty_for is not None
+
+
+async def test_two_movers_whose_misfits_are_apart_both_end(lab: Lab) -> None:
+    """Each has put some out of the way, and waits for no message of the other's."""
+    messages, misfits = mixed(20, 20)
+    await lab.declare()
+    await lab.send(messages)
+
+    reports = await asyncio.wait_for(asyncio.gather(lab.run(), lab.run()), 10)
+
+    assert sum(report.moved for report in reports) == 20
+    assert {id_ for report in reports for id_ in report.lanes[0].refused} == misfits
+    assert all(report.is_complete for report in reports)
+
+
+async def test_misfits_that_a_mover_before_put_out_of_the_way_are_not_waited_for(lab: Lab) -> None:
+    messages, _ = mixed(20, 5)
+    await lab.declare()
+    await lab.send(messages)
+    await lab.run()
+
+    report = await asyncio.wait_for(lab.run(), 5)
+
+    assert (report.moved, report.waiting, report.is_complete) == (0, 0, True)
 
 
 async def test_the_plan_and_the_run_agree(lab: Lab) -> None:
