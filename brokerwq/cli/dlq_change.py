@@ -18,7 +18,7 @@ from brokerwq.errors import EnvelopeError
 
 if TYPE_CHECKING:
     from brokerwq.dead_letters import Report
-    from brokerwq.dead_letters.selection import Selection
+    from brokerwq.dead_letters.selection import Letter, Selection
     from brokerwq.message import Message
 
 MAX_FAILURES_SHOWN = 10
@@ -115,17 +115,31 @@ def export(*, graveyard: Graveyard, selection: Selection, limit: int | None, fil
 
     To FILE, or to standard output; they also stay where they are.
     """
-    from brokerwq.dead_letters.export import line_of
+    from brokerwq.dead_letters.export import left_out, line_of
+
+    bare = 0
+    examples: dict[str, None] = {}
+
+    def write_one(letter: Letter) -> None:
+        nonlocal bare
+        file.write(f"{line_of(letter.message)}\n")
+        names = left_out(letter.message)
+        bare += bool(names)
+        examples.update(dict.fromkeys(names))
 
     async def write() -> Report:
         async with graveyard.opened() as letters:
-            return await letters.each(
-                lambda letter: file.write(f"{line_of(letter.message)}\n"), selection, limit=limit
-            )
+            return await letters.each(write_one, selection, limit=limit)
 
     report = run_async(write)
     file.flush()
     say(f"{report.matched:,} written")
+    if bare:
+        named = ", ".join(list(examples)[:3])
+        say(
+            f"{bare:,} without what only their own broker carries, such as {named}: "
+            "dlq redrive keeps that, dlq import does not bring it back"
+        )
     warn_if_partial(report)
 
 

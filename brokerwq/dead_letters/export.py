@@ -9,11 +9,16 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from brokerwq import envelope
+from brokerwq.driver.moving import NativeRaw
 from brokerwq.errors import EnvelopeError
 from brokerwq.message import Message
+
+# RabbitMQ's property, and the header of that meaning (``brokerwq.codecs.coding``).
+_PACKING: Final = "content_encoding"
+_PACKING_HEADER: Final = "content-encoding"
 
 
 def line_of(message: Message) -> str:
@@ -27,7 +32,18 @@ def record_of(message: Message) -> dict[str, object]:
         body = {"body": message.body.decode()}
     except UnicodeDecodeError:
         body = {"body_base64": base64.b64encode(message.body).decode()}
-    return {"headers": envelope.encode(message), **body}
+    headers = envelope.encode(message)
+    packing = message.raw.get(_PACKING)
+    if isinstance(packing, str) and packing:
+        headers.setdefault(_PACKING_HEADER, packing)  # without it nobody could read the body
+    return {"headers": headers, **body}
+
+
+def left_out(message: Message) -> list[str]:
+    """What of another program's message its line does not hold: no text, or no header."""
+    raw = message.raw
+    names = raw.untranslatable() if isinstance(raw, NativeRaw) else ()
+    return [name for name in names if name != _PACKING]
 
 
 def message_of(line: str) -> Message:

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerwq.dead_letters.export import line_of, message_of
+from brokerwq.dead_letters.export import left_out, line_of, message_of
 from brokerwq.errors import EnvelopeError
 from brokerwq.message import DeadLetterNote, Message
 
@@ -38,6 +39,24 @@ def test_any_body_survives(body: bytes) -> None:
 
 def test_a_body_of_text_can_be_read_by_people() -> None:
     assert json.loads(line_of(Message(id="a", body="größer".encode())))["body"] == "größer"
+
+
+class Native(dict[str, object]):
+    """``Message.raw`` as an adapter makes it."""
+
+    def untranslatable(self) -> Sequence[str]:
+        return list(self)
+
+
+def test_what_packs_the_body_is_kept_and_what_a_line_cannot_hold_is_named() -> None:
+    raw = Native(content_encoding="gzip", reply_to="answers")
+    message = Message(id="a", body=b"\x1f\x8b", headers={"lang": "py"}, raw=raw)
+
+    again = message_of(line_of(message))
+
+    assert again.headers == {"lang": "py", "content-encoding": "gzip"}
+    assert left_out(message) == ["reply_to"]
+    assert left_out(again) == []
 
 
 @pytest.mark.parametrize(
