@@ -75,7 +75,7 @@ def check_plain_spec(spec: QueueSpec) -> None:
         ConfigError: a name, the lease, or a queue that is its own dead-letter queue.
     """
     for name in (spec.name, spec.dead_letter_queue):
-        check_queue_name(name)
+        check_queue_name(name, "queue name")
     if spec.dead_letter_queue == spec.name:
         msg = f"queue {spec.name!r} cannot be its own dead-letter queue"
         raise ConfigError(msg)
