@@ -36,6 +36,8 @@ _CUT: Final = 300
 _BLOCKED_SECONDS: Final = 60.0
 _SERVER_FAULT: Final = 500
 _TOO_MANY: Final = 429
+_FORBIDDEN: Final = 403
+"""From whoever stands between and has no code of SQS for it."""
 
 _BY_CODE: Final[dict[str, type[DriverError]]] = {
     code: kind
@@ -170,6 +172,8 @@ def _of_answer(exc: native.ClientError, operation: str, where: str) -> DriverErr
         return _of_parameter(text, operation)
     if status == _TOO_MANY:
         return ThrottledError(text)
+    if status == _FORBIDDEN:
+        return _made(PermissionDeniedError, codes[1], text, operation)
     if status >= _SERVER_FAULT or codes[1].startswith("5"):
         return TransientError(text)
     return ProtocolError(text)
