@@ -222,6 +222,31 @@ def test_every_line_of_the_log_is_listed_under_its_level() -> None:
         assert f"`{text}`" in row, (name, text)
 
 
+def test_every_proof_of_a_guarantee_is_there() -> None:
+    text = (DOCS / "guarantees.md").read_text(encoding="utf-8")
+    checks = (ROOT / "tests" / "contract" / "checks.txt").read_text(encoding="utf-8").split()
+    tests = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)
+    named = re.findall(r"`([a-z_]+\.[a-z_]+)`", text)
+
+    assert [name for name in named if name not in checks] == []
+    assert [
+        (path, name)
+        for path, name in tests
+        if f"def {name}(" not in (ROOT / path).read_text(encoding="utf-8")
+    ] == []
+
+
+def test_every_guarantee_has_its_proofs() -> None:
+    table = section((ROOT / "README.md").read_text(encoding="utf-8"), "## What is guaranteed")
+    proofs = (DOCS / "guarantees.md").read_text(encoding="utf-8")
+
+    promised = re.findall(r"^\| ([^|]+) \|", table, re.MULTILINE)
+    proven = re.findall(r"^\| ([^|]+) \|", proofs, re.MULTILINE)
+
+    assert len(promised) > 1
+    assert [row for row in promised if row not in proven] == []
+
+
 def test_every_module_has_its_place_in_the_picture_of_the_layers() -> None:
     picture = section((DOCS / "architecture.md").read_text(encoding="utf-8"), "## Layers")
     modules = {path.stem for path in (ROOT / "brokerwq").iterdir() if path.suffix in ("", ".py")}
