@@ -23,7 +23,7 @@ PUBLIC = {
     "brokerwq.driver": """
         Adapter Capabilities Certainty Consumer Count DEFAULT_BROKER_LIMIT Delivery Difference
         Driver Lease Mark Particular QueueSpec QueueStats Results UNKNOWN_COUNT UncountedReturn
-        capabilities_of dead_letter_name
+        Watchful capabilities_of dead_letter_name
     """,
 }
 PACKAGES = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -76,6 +76,10 @@ class RabbitConsumer:
     def lease(self) -> float:
         """See ``Consumer.lease``."""
         return self._lease
+
+    def tell_losses(self, tell: Callable[[Collection[object]], object], /) -> None:
+        """See ``brokerwq.driver.Watchful``."""
+        self._intake.tell_loss = tell
 
     async def claim(self, max_items: int, wait: float, /) -> Sequence[Delivery]:
         """See ``Consumer.claim``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -97,6 +97,7 @@ class Intake:
         self.consumer_timeout = settings.consumer_timeout
         self.is_quiesced = False
         self.is_closed = False
+        self.tell_loss: Callable[[Collection[object]], object] = bool
         self.may_settle = asyncio.Event()
         self.may_settle.set()
 
@@ -122,7 +123,14 @@ class Intake:
 
     async def _start(self) -> None:
         channel, transport = await self._link.channel_on_wire()
-        lane = Lane(channel, transport, self._clock, self._on_arrival, self._on_end)
+        lane = Lane(
+            channel,
+            transport,
+            self._clock,
+            on_arrival=self._on_arrival,
+            on_end=self._on_end,
+            on_loss=self._on_loss,
+        )
         sets_timeout = self._sets_timeout and self._link.has_consumer_timeout
         self._failure = None
         self._lane = lane
@@ -221,6 +229,7 @@ class Intake:
             if isinstance(exc.__cause__, TimeoutError):
                 self._link.give_up()
             lane.is_alive = False
+            self._on_loss(set(lane.held.values()))
             self._on_end(lane, exc)
             raise
 
@@ -324,6 +333,9 @@ class Intake:
             with suppress(ConnectionError):
                 held.lane.ack([held])
         return results[0] is None
+
+    def _on_loss(self, lost: Collection[Held]) -> None:
+        self.tell_loss(lost)
 
     def _on_end(self, lane: Lane, exc: BaseException | None) -> None:
         if lane.learned_timeout is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -64,6 +64,7 @@ class Lane:
         clock: For arrival times.
         on_arrival: Called with each delivery.
         on_end: Called once when nothing more can arrive, with the reason.
+        on_loss: Called with what was held when the broker has taken it back.
     """
 
     def __init__(
@@ -71,14 +72,17 @@ class Lane:
         channel: Channel,
         transport: Transport,
         clock: Clock,
+        *,
         on_arrival: Callable[[Held], None],
         on_end: Callable[[Lane, BaseException | None], None],
+        on_loss: Callable[[Collection[Held]], None],
     ) -> None:
         self._channel = channel
         self._transport = transport
         self._clock = clock
         self._on_arrival = on_arrival
         self._on_end = on_end
+        self._on_loss = on_loss
         self._tags: list[str] = []
         self._queue = ""
         self.credit = 0
@@ -241,6 +245,7 @@ class Lane:
         self.is_consuming = False
         self.learned_timeout = consumer_timeout_of(exc)
         if was_alive:
+            self._on_loss(set(self.held.values()))
             self._on_end(self, exc)
 
     def _on_cancelled(self, frame: commands.Basic.Cancel) -> None:
@@ -250,11 +255,13 @@ class Lane:
         if self._timeout is not None:
             # 4.3 takes back what was held too long, and says so in no other way. The rest
             # stays ours.
-            now = self._clock.now()
-            for held in list(self.held.values()):
-                if now - held.arrived_at >= self._timeout - min(1.0, self._timeout / 10):
-                    held.is_settled = True
-                    del self.held[held.arrival.tag]
+            longest = self._timeout - min(1.0, self._timeout / 10)
+            since = self._clock.now() - longest
+            taken = {held for held in self.held.values() if held.arrived_at <= since}
+            for held in taken:
+                held.is_settled = True
+                del self.held[held.arrival.tag]
+            self._on_loss(taken)
         self._on_end(self, None)
 
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TypeAlias
 
 from brokerwq._runtime.bridge import Bridge
 from brokerwq.clock import Clock, Timer, move_on_after
 from brokerwq.driver.capabilities import Capabilities, Lease
-from brokerwq.driver.protocol import Consumer, Delivery
+from brokerwq.driver.protocol import Consumer, Delivery, Watchful
 from brokerwq.errors import CannotExtendError, DriverError, LeaseLostError, TransientError
 from brokerwq.events import Event, Instrumentation, LeaseLost, LeasesExtended
 from brokerwq.foreign import Reading
@@ -32,7 +32,7 @@ _TICK = 0.001
 _HANGING_SECONDS = 30.0
 """What a claim may take beyond its wait before the broker counts as hanging."""
 _AT_LIMIT = "the broker's limit for one receive is reached"
-
+_TAKEN_BACK = "the broker has taken it back"
 _TAKEN = "its record in the store has another owner"
 
 OnLost: TypeAlias = Callable[["Held"], object]
@@ -147,6 +147,8 @@ class LeaseKeeper:
         self._beat: Timer | None = None
         self._alarm: Timer | None = None
         self._alarm_at = math.inf
+        if isinstance(consumer, Watchful):
+            consumer.tell_losses(self._lose_all)
 
     # -- claiming -------------------------------------------------------------------------
 
@@ -239,6 +241,10 @@ class LeaseKeeper:
             )
         if held.on_lost is not None:
             self._bridge.notify(held.on_lost, held)
+
+    def _lose_all(self, handles: Collection[object]) -> None:
+        for held in [held for held in self._held if held.delivery.handle in handles]:
+            self.lose(held, _TAKEN_BACK)
 
     # -- extending ------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from brokerwq.driver.protocol import (
     QueueSpec,
     QueueStats,
     Results,
+    Watchful,
     capabilities_of,
     dead_letter_name,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "QueueStats",
     "Results",
     "UncountedReturn",
+    "Watchful",
     "capabilities_of",
     "dead_letter_name",
 ]

@@ -23,7 +23,7 @@ The conformance kit (``brokerwq.testing``) has a check for each rule.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
@@ -294,6 +294,18 @@ class Particular(Protocol):
     @property
     def capabilities(self) -> Capabilities:
         """What this queue can do."""
+        ...
+
+
+@runtime_checkable
+class Watchful(Protocol):
+    """What a ``Consumer`` may be besides: one that hears of a loss before anybody asks."""
+
+    def tell_losses(self, tell: Callable[[Collection[object]], object], /) -> None:
+        """Have ``tell`` called, on the driver's loop, with the handles of all that is lost.
+
+        Among them may be some that nobody has claimed, but none that was settled.
+        """
         ...
 
 

@@ -166,7 +166,7 @@ async def test_a_job_beyond_the_consumer_timeout_never_runs_beside_itself(lab: L
     assert all(limit is not None for limit in limits)
 
 
-async def test_held_messages_of_a_lost_connection_are_told_once_and_come_back(
+async def test_held_messages_of_a_lost_connection_are_told_at_once_and_come_back(
     lab: Lab, proxy: TcpProxy
 ) -> None:
     queue = lab.name()
@@ -174,7 +174,7 @@ async def test_held_messages_of_a_lost_connection_are_told_once_and_come_back(
     seen: list[tuple[int, int]] = []
     async with App(url_through(proxy, lab.server), telemetry=events) as app:
 
-        @app.worker(queue, lease=1.5)
+        @app.worker(queue, lease=300)  # its heartbeat would come too late
         async def work(job: Job, *, n: int) -> None:
             seen.append((n, job.attempt))
             if job.attempt == 1:
@@ -377,10 +377,10 @@ async def test_a_missing_dead_letter_queue_costs_no_message(lab: Lab) -> None:
 
         async with running(app, log=False) as run:
             await lab.delete(f"{queue}-dead")
-            await work.enqueue()
-            await until(lambda: run.runner.state == "degraded")
-            assert f"{queue}-dead" in " ".join(run.runner.reasons)
-            async with connect(lab.url) as other:
+            async with connect(lab.url) as other:  # which does not make it anew, as the app would
+                await other.send(queue, b"{}", type="work", content_type="application/json")
+                await until(lambda: run.runner.state == "degraded")
+                assert f"{queue}-dead" in " ".join(run.runner.reasons)
                 await other.declare(QueueSpec(name=queue))
             await eventually(lambda: counts(lab.url, queue), (0, 0, 1))
             await until(lambda: run.runner.state == "ready")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Collection
 
 import pytest
 
@@ -104,6 +105,29 @@ async def test_lease_that_the_broker_calls_lost_raises_the_alarm_at_once() -> No
 
     assert bad.is_reported_lost
     assert not good.lost
+
+
+class WatchfulConsumer(FakeConsumer):
+    def tell_losses(self, tell: Callable[[Collection[object]], object], /) -> None:
+        self.tell = tell
+
+
+async def test_a_loss_that_the_broker_tells_by_itself_raises_the_alarm_at_once() -> None:
+    clock, events = FakeClock(), list[Event]()
+    consumer = WatchfulConsumer(waiting=[delivery("good"), delivery("bad"), delivery("acked")])
+    leases = keeper(consumer, clock, events=events)
+    good, bad, acked = await leases.claim(3, 0)
+    leases.let_go(acked)
+    told: list[object] = []
+    for held in (good, bad, acked):
+        held.on_lost = told.append
+
+    consumer.tell({"bad", "acked", "never claimed"})
+    consumer.tell({"bad"})
+    await asyncio.sleep(0)
+
+    assert (told, bad.is_reported_lost, good.lost) == ([bad], True, False)
+    assert [event.id for event in events if isinstance(event, LeaseLost)] == ["bad"]
 
 
 async def test_without_heartbeat_a_lease_ends() -> None:
