@@ -81,7 +81,8 @@ def sides_options(command: Verb) -> Verb:
             default="sqlite:///brokerwq-migration.db",
             show_default=True,
             metavar="URL",
-            help="What was moved, by id; shared by all movers of one migration.",
+            help="What was moved, by id; shared by all movers of one migration. On several "
+            "machines: postgresql://…",
         ),
         click.option(
             "--app", "app_spec", metavar="MODULE:ATTR", help="The app that says how queues are."

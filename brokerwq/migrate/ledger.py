@@ -7,27 +7,23 @@ mover died in between: who meets that message at the source again only deletes i
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Final, TypeVar
+from typing import Final
 
 from brokerwq.clock import SYSTEM_CLOCK, Clock
 from brokerwq.errors import ConfigError
 from brokerwq.migrate.entry import Entry, Moved, QueueCounts, Session
+from brokerwq.migrate.ledger_access import LedgerAccess
 from brokerwq.migrate.ledger_database import Row, Statements, database_at
 from brokerwq.migrate.pair import Direction
-from brokerwq.migrate.record import MigrationRecord, note_record, record_in
-
-T = TypeVar("T")
 
 _CHUNK: Final = 500
 
 
-class Ledger:
+class Ledger(LedgerAccess):
     """See the module. Use ``open`` and ``aclose``.
 
     Args:
@@ -41,57 +37,8 @@ class Ledger:
     """
 
     def __init__(self, url: str, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._database = database_at(url, clock)
-        self._lock = asyncio.Lock()
+        super().__init__(database_at(url, clock))
         self._session: int | None = None
-
-    # -- opening --------------------------------------------------------------------------
-
-    async def open(self, record: MigrationRecord, *, create: bool) -> None:
-        """Open it and make sure that it is about this migration.
-
-        Args:
-            record: The migration; queues that the ledger does not know yet are added.
-            create: Whether a missing ledger is made.
-
-        Raises:
-            ConfigError: it is about another migration, or missing and may not be made.
-            StoreError: it is no ledger, or of another version.
-        """
-        await self._run(lambda: self._open(record, create=create))
-
-    def _open(self, record: MigrationRecord, *, create: bool) -> None:
-        db = self._database
-        try:
-            is_there = db.prepare(create=create)
-            if is_there:
-                db.write(lambda statements: note_record(statements, record, db.name))
-        except BaseException:
-            db.close()
-            raise
-        if not is_there:
-            db.close()
-            msg = f"there is no ledger {db.name}: nothing has been moved by one of that name"
-            raise ConfigError(msg)
-
-    async def known(self) -> MigrationRecord | None:
-        """The migration that the ledger is about; None if there is no ledger yet.
-
-        Raises:
-            ConfigError, StoreError: it is no ledger.
-        """
-        return await self._run(self._known)
-
-    def _known(self) -> MigrationRecord | None:
-        db = self._database
-        try:
-            return db.read(record_in) if db.prepare(create=False) else None
-        finally:
-            db.close()
-
-    async def aclose(self) -> None:
-        """Close it."""
-        await self._run(self._database.close)
 
     # -- movers ---------------------------------------------------------------------------
 
@@ -173,7 +120,7 @@ class Ledger:
         """
 
         def read(db: Statements) -> dict[Moved, int]:
-            rows = _of_ids(db, "id, digest, pending, done", direction, queue, ids)
+            rows = _of_ids(db, ("digest", "pending", "done"), direction, queue, ids)
             return {
                 Moved(id_, digest): pending
                 for id_, digest, pending, done in rows
@@ -237,7 +184,7 @@ class Ledger:
                     for each, reason in refusals
                 ],
             )
-            seen: dict[str, int] = dict(_of_ids(db, "id, sightings", direction, queue, ids))
+            seen: dict[str, int] = dict(_of_ids(db, ("sightings",), direction, queue, ids))
             return [seen.get(id_, 1) for id_ in ids]
 
         return await self._write(write)
@@ -347,28 +294,6 @@ class Ledger:
         ((closed,),) = await self._read(lambda db: db.fetch(statement))
         return None if closed is None else _moment(closed)
 
-    # -- calls ----------------------------------------------------------------------------
-
-    async def _read(self, work: Callable[[Statements], T]) -> T:
-        return await self._run(lambda: self._database.read(work))
-
-    async def _write(self, work: Callable[[Statements], T]) -> T:
-        return await self._run(lambda: self._database.write(work))
-
-    async def _run(self, work: Callable[[], T]) -> T:
-        # A transaction is carried out whole, though its caller be cancelled.
-        task = asyncio.ensure_future(self._locked(work))
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            with suppress(BaseException):
-                await task
-            raise
-
-    async def _locked(self, work: Callable[[], T]) -> T:
-        async with self._lock:
-            return await asyncio.to_thread(work)
-
 
 def _others(db: Statements, direction: Direction, session: int | None) -> int:
     """How many other movers have not ended."""
@@ -380,19 +305,22 @@ def _others(db: Statements, direction: Direction, session: int | None) -> int:
 
 
 def _of_ids(
-    db: Statements, columns: str, direction: Direction, queue: str, ids: Sequence[str]
+    db: Statements, columns: Sequence[str], direction: Direction, queue: str, ids: Sequence[str]
 ) -> list[Row]:
-    """Those columns of what is known of each of ``ids``."""
+    """Those columns of what is known of ``ids``, behind the id."""
+    # One search for each. Asked for all by IN, a server that has no statistics of a new table yet
+    # takes that for few rows and reads them all.
     found: list[Row] = []
+    which = "FROM entry WHERE direction = ? AND queue = ? AND id = column1"
+    wanted = ", ".join(f"(SELECT {column} {which})" for column in columns)
     for start in range(0, len(ids), _CHUNK):
         chunk = ids[start : start + _CHUNK]
-        marks = ",".join("?" * len(chunk))
+        marks = ",".join(["(?)"] * len(chunk))
         found += db.fetch(
-            f"SELECT {columns} FROM entry "  # noqa: S608 -- words of ours and question marks
-            f"WHERE direction = ? AND queue = ? AND id IN ({marks})",
-            (direction, queue, *chunk),
+            f"SELECT column1, {wanted} FROM (VALUES {marks}) AS asked",  # noqa: S608 -- our words
+            (*(direction, queue) * len(columns), *chunk),
         )
-    return found
+    return [row for row in found if row[1] is not None]
 
 
 def _moment(stored: float) -> datetime:
