@@ -14,6 +14,7 @@ import pytest
 from brokerwq_sqlite.settings import SqliteSettings
 
 from brokerwq import App, QueueSpec, Runner, RunReport, events
+from brokerwq.driver import Consumer, Driver
 from brokerwq.driver.registry import find_adapter
 from brokerwq.errors import ConfigError
 from brokerwq.settings import Settings
@@ -245,6 +246,16 @@ def test_every_guarantee_has_its_proofs() -> None:
 
     assert len(promised) > 1
     assert [row for row in promised if row not in proven] == []
+
+
+@pytest.mark.parametrize("protocol", [Driver, Consumer])
+def test_every_method_of_the_contract_is_listed(protocol: type) -> None:
+    text = (DOCS / "adapters.md").read_text(encoding="utf-8")
+    table = text.partition(f"\n| `{protocol.__name__}` | does |\n")[2].partition("\n\n")[0]
+
+    listed = {name.partition("(")[0] for name in first_cells(table)}
+
+    assert listed == {name for name in vars(protocol) if not name.startswith("_")}
 
 
 def test_every_module_has_its_place_in_the_picture_of_the_layers() -> None:
