@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
@@ -17,7 +16,7 @@ from brokerwq.testing.bench import (
     some_messages,
 )
 from brokerwq.testing.catalogue import ATOMIC_DEAD_LETTER, UNCOUNTED, check
-from brokerwq.testing.checks.support import exact_milliseconds, find_all, full_message
+from brokerwq.testing.checks.support import cancelled, exact_milliseconds, full_message
 
 
 def _note(bench: Bench, reason: str = "failed") -> DeadLetterNote:
@@ -166,23 +165,8 @@ async def a_dead_letter_can_be_sent_back(bench: Bench) -> None:
 
 
 async def _cancelled(bench: Bench) -> Counter[str]:
-    """Cancel eight dead_letters at different moments; how often each is there afterwards."""
-    queue = await bench.queue()
-    messages = some_messages(8)
-    await bench.send(queue, *messages)
-    driver = await bench.another_driver()
-    consumer = await bench.consumer(queue, driver=driver, lease=bench.lease, prefetch=len(messages))
-    for turns in range(len(messages)):
-        held = await bench.claim_one(consumer)
-        task = asyncio.ensure_future(consumer.dead_letter([held], [_note(bench)]))
-        for _ in range(turns):
-            await bench.clock.sleep(0)
-        task.cancel()
-        await asyncio.wait({task})
-    await consumer.aclose()
-    await driver.aclose()
-    await bench.clock.sleep(1.02 * bench.lease)
-    return await find_all(bench, [queue, bench.dead(queue)], messages)
+    note = _note(bench)
+    return await cancelled(bench, lambda by, held: by.dead_letter([held], [note]), moves=True)
 
 
 @check("atomic_dead_letter")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
@@ -18,7 +17,7 @@ from brokerwq.testing.bench import (
     some_messages,
 )
 from brokerwq.testing.catalogue import COUNTED, COUNTING, UNCOUNTED, UNCOUNTING, Need, check
-from brokerwq.testing.checks.support import exact_milliseconds, find_all, full_message
+from brokerwq.testing.checks.support import cancelled, exact_milliseconds, full_message
 
 EXACT = Need(
     words="uncounted_return EXACT",
@@ -26,9 +25,8 @@ EXACT = Need(
 )
 
 
-@check("counts_receives", needs=(COUNTING,))
-async def a_release_counts(bench: Bench) -> None:
-    """A message that is released again and again is received for the 1st, 2nd, 3rd time."""
+async def _receives(bench: Bench) -> list[int]:
+    """Of one message that is released twice."""
     queue = await bench.queue()
     await bench.send(queue, a_message())
     consumer = await bench.consumer(queue)
@@ -37,23 +35,19 @@ async def a_release_counts(bench: Bench) -> None:
         delivery = await bench.claim_one(consumer)
         receives.append(delivery.receives)
         expect_done(await consumer.release([delivery], [0.0]), 1, "release")
+    return receives
 
-    expect_equal(receives, [1, 2, 3], "the receives of three deliveries")
+
+@check("counts_receives", needs=(COUNTING,))
+async def a_release_counts(bench: Bench) -> None:
+    """A message that is released again and again is received for the 1st, 2nd, 3rd time."""
+    expect_equal(await _receives(bench), [1, 2, 3], "the receives of three deliveries")
 
 
 @check("counts_receives", needs=(UNCOUNTING,))
 async def a_released_message_says_it_is_not_new(bench: Bench) -> None:
     """Where receives are not counted, they are 1 for a new message and 2 for any other."""
-    queue = await bench.queue()
-    await bench.send(queue, a_message())
-    consumer = await bench.consumer(queue)
-    receives: list[int] = []
-    for _ in range(3):
-        delivery = await bench.claim_one(consumer)
-        receives.append(delivery.receives)
-        expect_done(await consumer.release([delivery], [0.0]), 1, "release")
-
-    expect_equal(receives, [1, 2, 2], "the receives of three deliveries")
+    expect_equal(await _receives(bench), [1, 2, 2], "the receives of three deliveries")
 
 
 @check()
@@ -181,23 +175,8 @@ async def a_put_back_that_must_count_still_returns(bench: Bench) -> None:
 
 
 async def _cancelled_put_backs(bench: Bench) -> Counter[str]:
-    """Cancel eight put_backs at different moments; how often each is there afterwards."""
-    queue = await bench.queue()
-    messages = some_messages(8)
-    await bench.send(queue, *messages)
-    driver = await bench.another_driver()
-    consumer = await bench.consumer(queue, driver=driver, lease=bench.lease, prefetch=len(messages))
-    for turns in range(len(messages)):
-        delivery = await bench.claim_one(consumer)
-        task = asyncio.ensure_future(consumer.put_back([delivery], [0.0], [Mark(attempts=1)]))
-        for _ in range(turns):
-            await bench.clock.sleep(0)
-        task.cancel()
-        await asyncio.wait({task})
-    await consumer.aclose()
-    await driver.aclose()
-    await bench.clock.sleep(1.02 * bench.lease)
-    return await find_all(bench, [queue], messages)
+    mark = Mark(attempts=1)
+    return await cancelled(bench, lambda by, held: by.put_back([held], [0.0], [mark]))
 
 
 @check("uncounted_return", "rule 8", needs=(UNCOUNTED,))

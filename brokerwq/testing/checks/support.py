@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -9,7 +10,7 @@ from typing import Final, TypeAlias
 
 from brokerwq.driver.protocol import Consumer, Delivery, Mark, Results
 from brokerwq.message import DeadLetterNote, Message
-from brokerwq.testing.bench import Bench, a_message, expect
+from brokerwq.testing.bench import Bench, a_message, expect, some_messages
 
 Settle: TypeAlias = Callable[[Consumer, Sequence[Delivery], float], Awaitable[Results]]
 """A settle of all deliveries; the number is the lease that ``extend`` asks for."""
@@ -64,6 +65,37 @@ def full_message(bench: Bench) -> Message:
         group="a group",
         cause="0190-parent",
     )
+
+
+async def cancelled(
+    bench: Bench,
+    settle: Callable[[Consumer, Delivery], Awaitable[Results]],
+    *,
+    moves: bool = False,
+) -> Counter[str]:
+    """Cancel eight settles at different moments; how often each message is there afterwards.
+
+    Args:
+        bench: Where.
+        settle: The settle.
+        moves: It may have moved the message to the dead-letter queue.
+    """
+    queue = await bench.queue()
+    messages = some_messages(8)
+    await bench.send(queue, *messages)
+    driver = await bench.another_driver()
+    consumer = await bench.consumer(queue, driver=driver, lease=bench.lease, prefetch=len(messages))
+    for turns in range(len(messages)):
+        delivery = await bench.claim_one(consumer)
+        task = asyncio.ensure_future(settle(consumer, delivery))
+        for _ in range(turns):
+            await bench.clock.sleep(0)
+        task.cancel()
+        await asyncio.wait({task})
+    await consumer.aclose()
+    await driver.aclose()
+    await bench.clock.sleep(1.02 * bench.lease)
+    return await find_all(bench, [queue, bench.dead(queue)] if moves else [queue], messages)
 
 
 async def find_all(

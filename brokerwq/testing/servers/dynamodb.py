@@ -8,12 +8,13 @@ tells what that does otherwise than the service.
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
+
+from brokerwq.testing.servers.aws import harmless_environment, moto_endpoint
 
 ENDPOINT_VARIABLE: Final = "BROKERWQ_TEST_DYNAMODB_ENDPOINT"
 """A DynamoDB that already runs, e.g. ``http://127.0.0.1:8000``."""
@@ -26,19 +27,12 @@ class DynamodbServer:
     Attributes:
         endpoint: Its address.
         region: A region it serves.
-        environment: What the AWS SDK needs beside the address: harmless credentials, and no
-            search for a cloud machine's own.
+        environment: See ``harmless_environment``.
     """
 
     endpoint: str
     region: str = "us-east-1"
-    environment: Mapping[str, str] = field(
-        default_factory=lambda: {
-            "AWS_ACCESS_KEY_ID": "000000000000",
-            "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_EC2_METADATA_DISABLED": "true",
-        }
-    )
+    environment: Mapping[str, str] = field(default_factory=harmless_environment)
 
     def url(self, table: str, **options: object) -> str:
         """The URL of a store in ``table``, with ``options`` in its query."""
@@ -57,17 +51,8 @@ def dynamodb() -> Generator[DynamodbServer]:
     if given:
         yield DynamodbServer(endpoint=given.rstrip("/"))
         return
-    from moto.server import ThreadedMotoServer  # noqa: PLC0415  -- a test dependency
-
-    # Its web server reports every request at INFO, through a logger that it sets up itself.
-    logging.getLogger("werkzeug").setLevel(logging.WARNING)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        yield DynamodbServer(endpoint=f"http://{host}:{port}")
-    finally:
-        server.stop()
+    with moto_endpoint(one_at_a_time=True) as endpoint:
+        yield DynamodbServer(endpoint=endpoint)
 
 
 _shared: list[DynamodbServer] = []

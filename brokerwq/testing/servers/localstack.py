@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from brokerwq.testing.servers.aws import harmless_environment
 from brokerwq.testing.servers.installation import (
     INSTALL_VARIABLE,
     ServerUnavailableError,
@@ -80,19 +81,12 @@ class SqsServer:
     Attributes:
         endpoint: Its address.
         region: A region it serves.
-        environment: What the AWS SDK needs beside the address: harmless credentials, and no
-            search for a cloud machine's own.
+        environment: See ``harmless_environment``.
     """
 
     endpoint: str
     region: str = _REGION
-    environment: Mapping[str, str] = field(
-        default_factory=lambda: {
-            "AWS_ACCESS_KEY_ID": "000000000000",
-            "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_EC2_METADATA_DISABLED": "true",
-        }
-    )
+    environment: Mapping[str, str] = field(default_factory=harmless_environment)
 
     def url(self, prefix: str = "", **options: object) -> str:
         """A brokerwq URL for it, with ``options`` in its query."""

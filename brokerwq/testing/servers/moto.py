@@ -7,9 +7,9 @@ hundred messages.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Generator
 
+from brokerwq.testing.servers.aws import moto_endpoint
 from brokerwq.testing.servers.localstack import SqsServer
 
 
@@ -20,14 +20,5 @@ def moto() -> Generator[SqsServer]:
     Raises:
         ImportError: ``moto[server]`` is not installed.
     """
-    from moto.server import ThreadedMotoServer  # noqa: PLC0415  -- a test dependency
-
-    # Its web server reports every request at INFO, through a logger that it sets up itself.
-    logging.getLogger("werkzeug").setLevel(logging.WARNING)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        yield SqsServer(endpoint=f"http://{host}:{port}")
-    finally:
-        server.stop()
+    with moto_endpoint() as endpoint:
+        yield SqsServer(endpoint=endpoint)
