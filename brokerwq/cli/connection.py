@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from brokerwq.cli.failure import say
-from brokerwq.driver import Driver, QueueSpec, dead_letter_name
+from brokerwq.driver import Delivery, Driver, QueueSpec, dead_letter_name
 from brokerwq.driver.registry import redacted, split_urls
 from brokerwq.errors import ConfigError
 
@@ -38,6 +38,13 @@ class Target:
             if spec.name == queue:
                 return spec.dead_letter_queue
         return dead_letter_name(queue)
+
+    def seen(self, queue: str, delivery: Delivery) -> Delivery:
+        """``delivery`` with what the app's codec for ``queue`` reads in it."""
+        from brokerwq._runtime.strangers import seen_by
+
+        routes = [] if self.app is None else self.app.registry.routes(queue)
+        return seen_by(routes, delivery)
 
     def specs(self) -> list[QueueSpec]:
         """How the app wants its queues; empty without an app."""

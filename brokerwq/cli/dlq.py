@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from brokerwq.cli.choosing import selection_options
-from brokerwq.cli.connection import broker_options, opened, target_of
+from brokerwq.cli.connection import Target, broker_options, opened, target_of
 from brokerwq.cli.failure import say
 from brokerwq.cli.loop import run_async
 from brokerwq.cli.output import age, as_json, fields, shown, stamp, stamp_json, table
@@ -27,18 +27,24 @@ Verb: TypeAlias = Callable[..., None]
 class Graveyard:
     """The dead letters of one queue, by name; opened when a verb needs them."""
 
-    def __init__(self, url: str, queue: str, dead_letter_queue: str) -> None:
+    def __init__(self, target: Target, queue: str, dead_letter_queue: str) -> None:
         self.queue = queue
         self.name = dead_letter_queue
-        self._url = url
+        self._target = target
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[DeadLetters]:
         """The dead letters over an open driver."""
         from brokerwq.dead_letters import DeadLetters
 
-        async with opened(self._url) as driver:
-            yield DeadLetters(driver, self.queue, dead_letter_queue=self.name)
+        target = self._target
+        async with opened(target.url) as driver:
+            yield DeadLetters(
+                driver,
+                self.queue,
+                dead_letter_queue=self.name,
+                seen=lambda delivery: target.seen(self.queue, delivery),
+            )
 
 
 def graveyard_options(command: Verb) -> Verb:
@@ -55,7 +61,7 @@ def graveyard_options(command: Verb) -> Verb:
     ) -> None:
         target = target_of(url, app_spec)
         name = dead_letter_queue or target.dead_letter_queue(queue)
-        command(graveyard=Graveyard(target.url, queue, name), **others)
+        command(graveyard=Graveyard(target, queue, name), **others)
 
     named = click.option(
         "--dead-letter-queue", metavar="NAME", help="Where they are; else QUEUE-dead."

@@ -142,14 +142,12 @@ def peek(*, queue: str, url: str | None, app_spec: str | None, limit: int, json_
     They are claimed for a moment and put back; no attempt is counted. The id and type of
     another program's message are read by the app's codec for that queue.
     """
-    from brokerwq._runtime.strangers import seen_by
     from brokerwq.dead_letters.selection import Letter
 
     target = target_of(url, app_spec)
-    routes = [] if target.app is None else target.app.registry.routes(queue)
     deliveries = run_async(lambda: _peek(target, queue, limit))
     if json_:
-        as_json([_delivery_json(each, seen_by(routes, each)) for each in deliveries])
+        as_json([_delivery_json(each, target.seen(queue, each)) for each in deliveries])
         return
     table(
         ["ID", "TYPE", "ATTEMPTS>", "AGE>", "BYTES>", "BODY"],
@@ -163,7 +161,8 @@ def peek(*, queue: str, url: str | None, app_spec: str | None, limit: int, json_
                 shown(message.body[:200].decode(errors="replace"), 60),
             ]
             for delivery in deliveries
-            for message, letter in [(delivery.message, Letter.of(seen_by(routes, delivery)))]
+            for letter in [Letter.of(delivery, target.seen(queue, delivery))]
+            for message in [letter.message]
         ],
     )
 
@@ -192,7 +191,7 @@ def _delivery_json(delivery: Delivery, seen: Delivery) -> dict[str, object]:
     from brokerwq.dead_letters.export import record_of
     from brokerwq.dead_letters.selection import Letter
 
-    message, letter = delivery.message, Letter.of(seen)
+    message, letter = delivery.message, Letter.of(delivery, seen)
     return {
         "id": letter.id,
         "type": letter.type,

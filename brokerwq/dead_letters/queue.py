@@ -89,6 +89,7 @@ class DeadLetters:
         clock: Clock = SYSTEM_CLOCK,
         lease: float = DEFAULT_LEASE,
         max_held: int = DEFAULT_MAX_HELD,
+        seen: Callable[[Delivery], Delivery] | None = None,
     ) -> None:
         """Nothing is claimed yet.
 
@@ -99,6 +100,7 @@ class DeadLetters:
             clock: For ages and the pace of a redrive.
             lease: Seconds for which a pass that is killed keeps what it had claimed.
             max_held: Most messages that one pass leaves in place; then it ends incomplete.
+            seen: Reads id and type of another program's message that has no note.
         """
         self.queue = queue
         self.name = dead_letter_queue or dead_letter_name(queue)
@@ -106,6 +108,7 @@ class DeadLetters:
         self._clock = clock
         self._lease = lease
         self._max_held = max_held
+        self._seen = seen
 
     async def each(
         self,
@@ -269,7 +272,8 @@ class DeadLetters:
     ) -> list[tuple[Letter, Delivery]]:
         now = self._clock.utcnow()
         report.seen += len(claimed)
-        letters = [(Letter.of(delivery), delivery) for delivery in claimed]
+        seen = self._seen
+        letters = [(Letter.of(each, seen(each) if seen else None), each) for each in claimed]
         meant = [pair for pair in letters if selection.matches(pair[0], now)]
         if limit is not None:
             meant = meant[: limit - report.matched]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from brokerwq.driver import Delivery
@@ -27,9 +27,19 @@ class Letter:
     note: DeadLetterNote
 
     @classmethod
-    def of(cls, delivery: Delivery) -> Letter:
-        """The dead letter that was claimed as ``delivery``."""
-        return cls(delivery.message, delivery.message.dead or _NO_NOTE)
+    def of(cls, delivery: Delivery, seen: Delivery | None = None) -> Letter:
+        """The dead letter that was claimed as ``delivery``.
+
+        Args:
+            delivery: The message as it is.
+            seen: The same with what a codec read in it, for a message that nobody has named.
+        """
+        message = delivery.message
+        note = message.dead or _NO_NOTE
+        if seen is not None and not message.type:
+            view = seen.message
+            note = replace(note, id=note.id or view.id, type=note.type or view.type)
+        return cls(message, note)
 
     @property
     def id(self) -> str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from brokerwq.message import DeadLetterNote, Message
 from tests.cli.stock import DEAD, QUEUE, Cli, Stock
+from tests.foreign.lab import task
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 
@@ -201,6 +203,28 @@ def test_another_dead_letter_queue_can_be_named(cli: Cli, stock: Stock) -> None:
     answer = cli("dlq", "ls", QUEUE, "--url", stock.url, "--dead-letter-queue", "graves")
 
     assert "id-1" in answer.out
+
+
+def test_what_another_program_gave_up_on_is_named_as_the_apps_codec_reads_it(
+    cli: Cli, stock: Stock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    (tmp_path / "burying_app.py").write_text(
+        "from brokerwq import App\n"
+        f"app = App({stock.url!r})\n"
+        f"@app.worker({QUEUE!r}, codec='celery', foreign=True)\ndef add(*, n: int) -> None: ...\n"
+    )
+    buried = task("shop.add", 1, id_="c0ffee")
+    stock.send(DEAD, buried, Message(id="m", body=b"?"))
+    on = ("--app", "burying_app:app")
+
+    named, nameless = cli("dlq", "ls", QUEUE, *on, "--json").json
+    assert (named["id"], named["type"], named["reason"]) == ("c0ffee", "shop.add", "by-broker")
+    assert (nameless["id"], nameless["type"]) == ("m", "")
+    assert cli("dlq", "redrive", QUEUE, *on, "--type", "shop.add").code == 0
+    (back,) = stock.take(QUEUE)
+    assert (back.body, back.type, dict(back.headers)) == (buried.body, "", dict(buried.headers))
 
 
 def test_another_programs_message_is_called_what_the_log_calls_it(cli: Cli, stock: Stock) -> None:
