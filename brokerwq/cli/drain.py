@@ -29,6 +29,7 @@ _SUMMED = (
     "timeouts",
     "snoozed",
     "discarded",
+    "duplicates",
     "put_back",
     "lost",
     "unsettled",

@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import fields
+from typing import Any
+
 from brokerwq import RunReport
+from brokerwq.cli.drain import joined
+from brokerwq.cli.running import as_record
 
 
 def test_a_report_is_said_in_one_line_without_what_is_none() -> None:
@@ -19,3 +24,18 @@ def test_a_report_says_how_many_were_acked_unrun() -> None:
 
 def test_a_report_of_nothing_says_so() -> None:
     assert str(RunReport()) == "0 done, 0 dead"
+
+
+def test_the_reports_of_several_processes_become_one_with_every_count() -> None:
+    names = [field.name for field in fields(RunReport) if type(field.default) is int]
+    parts: list[dict[str, Any]] = [
+        as_record(RunReport(**dict.fromkeys(names, n), dead={"failed": n, f"only {n}": n}))
+        for n in (1, 2)
+    ]
+
+    whole = joined(parts, 9.0)
+
+    assert whole.keys() == parts[0].keys()
+    assert whole["dead"] == {"failed": 3, "only 1": 1, "only 2": 2}
+    worst = {"exit_code": 2, "left_delayed": 2}
+    assert {name: whole[name] for name in names} == {**dict.fromkeys(names, 3), **worst}
