@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from brokerwq import Job, QueueSpec
+from brokerwq.dead_letters import DeadLetters
 from tests.adapters.rabbit import RELEASES, Lab, eventually, server_or_skip
 from tests.cases.lab import Place
 
@@ -65,7 +66,8 @@ async def test_celerys_own_tasks_are_run(lab: Lab, place: Place) -> None:
                 producer.send_task("proj.add", (1, 4), expires=3600),
                 producer.send_task("proj.add", (9, 9), link=producer.signature("proj.other")),
                 producer.send_task("proj.typed", (Decimal("19.90"), due), compression="zlib"),
-                producer.send_task("proj.pickled", (1,), serializer="pickle"),
+                producer.send_task("proj.add", (1, 1), serializer="pickle"),
+                producer.send_task("proj.theirs", (1,), serializer="pickle"),
             ]
             return [task.id for task in tasks]
 
@@ -90,6 +92,9 @@ async def test_celerys_own_tasks_are_run(lab: Lab, place: Place) -> None:
         await eventually(lambda: lab.ready(f"{queue}-dead"), 2)
         report = await running.stop()
 
+    letters, _ = await DeadLetters(await app.broker().driver(), queue).find()
+    assert {(each.id, each.type) for each in letters} == {(ids[n], "proj.add") for n in (3, 5)}
+    await eventually(lambda: lab.ready(queue), 1)  # nobody's here: for who can read it
     assert seen == {
         ids[0]: (1, 2),
         ids[1]: (1, 3),
