@@ -28,10 +28,10 @@ def test_a_report_of_nothing_says_so() -> None:
 
 def test_the_reports_of_several_processes_become_one_with_every_count() -> None:
     names = [field.name for field in fields(RunReport) if type(field.default) is int]
-    parts: list[dict[str, Any]] = [
-        as_record(RunReport(**dict.fromkeys(names, n), dead={"failed": n, f"only {n}": n}))
-        for n in (1, 2)
-    ]
+    parts: list[dict[str, Any]] = []
+    for n in (1, 2):
+        counts: dict[str, Any] = dict.fromkeys(names, n)
+        parts.append(as_record(RunReport(**counts, dead={"failed": n, f"only {n}": n})))
 
     whole = joined(parts, 9.0)
 
