@@ -91,7 +91,9 @@ class Connection:
 
         differences = await self._patiently(declare_all)
         if differences:
-            raise QueueMismatchError(listed(differences))
+            hint = "QueueSpec(…, declare='never') takes a queue of others as it is"
+            msg = f"{listed(differences)}; {hint}"
+            raise QueueMismatchError(msg)
         adopted = None if differences is None else await self._patiently(caveats_of_all)
         for event in adopted or ():
             if event.caveats and self._emit is not None:
