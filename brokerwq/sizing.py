@@ -20,7 +20,7 @@ MAX_SECONDS = Fraction(100 * 366 * 86_400)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class SlotPlan:
     """A batch and the slots to run it.
 
     Attributes:
@@ -41,7 +41,7 @@ class Plan:
         return self.items / self.finish
 
 
-def plan_for_slots(items: int, seconds: Fraction, slots: int) -> Plan:
+def plan_for_slots(items: int, seconds: Fraction, slots: int) -> SlotPlan:
     """How long ``slots`` slots take: the fullest slot runs ``ceil(items / slots)`` items.
 
     Raises:
@@ -55,10 +55,10 @@ def plan_for_slots(items: int, seconds: Fraction, slots: int) -> Plan:
     if finish > MAX_SECONDS:
         msg = f"{items:,} items of {readable(seconds)} on {slots:,} slots take over 100 years"
         raise ConfigError(msg)
-    return Plan(items=items, seconds=seconds, slots=slots, finish=finish)
+    return SlotPlan(items=items, seconds=seconds, slots=slots, finish=finish)
 
 
-def plan_for_deadline(items: int, seconds: Fraction, within: Fraction) -> Plan:
+def plan_for_deadline(items: int, seconds: Fraction, within: Fraction) -> SlotPlan:
     """The least number of slots that finish in ``within`` seconds.
 
     Raises:

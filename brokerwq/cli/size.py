@@ -12,7 +12,7 @@ import click
 from brokerwq.cli.output import as_json
 from brokerwq.cli.values import duration, seconds_of
 from brokerwq.errors import ConfigError
-from brokerwq.sizing import Plan, next_local, plan_for_deadline, plan_for_slots, readable
+from brokerwq.sizing import SlotPlan, next_local, plan_for_deadline, plan_for_slots, readable
 
 DEFAULT_SLOTS_A_PROCESS = 10
 
@@ -98,7 +98,7 @@ def size(
 
 
 def _record(
-    plan: Plan, processes: int, finish_at: datetime, deadline: Deadline | None
+    plan: SlotPlan, processes: int, finish_at: datetime, deadline: Deadline | None
 ) -> dict[str, object]:
     return {
         "items": plan.items,
@@ -113,7 +113,11 @@ def _record(
 
 
 def _lines(
-    plan: Plan, processes: int, slots_a_process: int, finish_at: datetime, deadline: Deadline | None
+    plan: SlotPlan,
+    processes: int,
+    slots_a_process: int,
+    finish_at: datetime,
+    deadline: Deadline | None,
 ) -> list[str]:
     batch = f"{plan.items:,} items of {readable(plan.seconds)}"
     crew = f"{plan.slots:,} {'slot' if plan.slots == 1 else 'slots'}"

@@ -9,6 +9,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlencode
 
 from brokerwq.testing.servers.kinds import Service
 from brokerwq.testing.servers.localstack import SqsServer
@@ -29,9 +30,11 @@ class BrokerUnderTest:
 
     def with_options(self, **options: object) -> str:
         """The URL with options of its adapter: ``bwq_sqs.with_options(fifo=True)``."""
-        query = "&".join(
-            f"{name}={str(value).lower() if isinstance(value, bool) else value}"
-            for name, value in options.items()
+        query = urlencode(
+            {
+                name: str(value).lower() if isinstance(value, bool) else value
+                for name, value in options.items()
+            }
         )
         return f"{self.url}{'&' if '?' in self.url else '?'}{query}" if query else self.url
 

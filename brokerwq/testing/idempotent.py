@@ -170,14 +170,13 @@ class _Trial:
         self._before: Any = None
         self._wanted: Any = None
         self._children: dict[Any, int] = {}
-        self._points: Sequence[Any] = ()
 
     async def clean(self) -> Played:
         """Two undisturbed runs, which must be alike."""
         await _answer(self._reset)
         self._before = await self._snapshot()
         played, self._wanted = await self._play(())
-        self._children, self._points = played.children, played.points
+        self._children = played.children
         name = self._worker.name
         if played.stuck or played.dead:
             why = f"was given up on ({played.dead[0]})" if played.dead else "does not end"

@@ -135,11 +135,6 @@ def unavailable() -> Fault:
     return refused("ServiceUnavailable", 503)
 
 
-def expired_credentials() -> Fault:
-    """The session token has expired."""
-    return refused("ExpiredToken", 403)
-
-
 def denied() -> Fault:
     """The credentials do not allow the call."""
     return refused("AccessDenied", 403)
