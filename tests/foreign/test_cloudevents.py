@@ -8,12 +8,19 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from brokerwq_rabbitmq import wire as rabbitmq
+from brokerwq_rabbitmq.frames import Arrival
+from brokerwq_sqs.received import read
 from pydantic import BaseModel
 
 from brokerwq import Job, Message
 from brokerwq.codecs import CloudEventsCodec
+from brokerwq.driver.moving import NativeRaw
+from brokerwq.driver.rules import sqs_wire as sqs
+from brokerwq.driver.rules.sqs_wire import is_legal_name
 from tests.cases.lab import Place, declare, reasons, send_raw
 from tests.foreign.lab import refusal
+from tests.foreign.samples import amqp_properties, sample
 
 CORE = {"specversion": "1.0", "type": "order.paid", "source": "/shop/eu", "id": "ce-1"}
 TIME = "2026-09-21T14:13:20Z"
@@ -156,6 +163,23 @@ async def test_data_in_an_event_is_of_the_events_own_character_set(
     await place.drain(app)
 
     assert seen == ["Ærø", "Ærø"]
+
+
+def test_an_event_in_headers_is_still_one_after_a_move_from_rabbitmq_to_sqs() -> None:
+    found = sample("cloudevents-binary.amqp.json")
+    properties = amqp_properties(found).encode()
+    arrival = Arrival("c", 1, redelivered=False, exchange="events", routing_key="order.paid")
+    arrival.properties, arrival.body = properties, found["body"].encode()
+    there = rabbitmq.read(arrival).message
+    moved = sqs.encode(there)
+    here = read({"MessageId": "m", "Body": moved.body, "MessageAttributes": moved.attributes})
+
+    assert all(is_legal_name(name) for name in moved.attributes)  # a colon is none
+    old, new = (CloudEventsCodec().read(message) for message in (there, here.message))
+    assert (new.type, new.id, new.body, new.headers) == (old.type, old.id, old.body, old.headers)
+    # A timestamp of AMQP has no likeness there, and a plan says so.
+    assert isinstance(there.raw, NativeRaw)
+    assert there.raw.untranslatable() == ["cloudEvents:time"]
 
 
 def test_an_id_counts_within_its_source_alone() -> None:
