@@ -131,12 +131,14 @@ async def test_one_task_moves_over_while_celery_itself_runs_the_rest(
             for n in range(3):
                 producer.send_task("proj.old", (n,))
                 producer.send_task("proj.new", (n,))
+            old = [producer.signature("proj.old", (n,), immutable=True) for n in (3, 4)]
+            celery.chain(*old).apply_async()
 
     await asyncio.to_thread(send)
     async with place.running(app):
         await place.until(lambda: len(seen) == 3)
         with celery_worker(tmp_path, lab.url, queue):
-            await place.until(lambda: len(list(tmp_path.glob("old-*"))) == 3)
+            await place.until(lambda: len(list(tmp_path.glob("old-*"))) == 5)
 
     assert sorted(seen) == [0, 1, 2]
     assert await lab.ready(f"{queue}-dead") == 0
