@@ -109,7 +109,7 @@ def _check_foreign(route: Route, beside: Sequence[Route]) -> None:
     if route.foreign.codec != other.codec:
         msg = (
             f"queue {route.queue!r} has a worker for foreign messages with another codec, "
-            f"{other.codec!r:.100}: a message is read once"
+            f"{other.codec!r:.100}: a message is read once, so give both the same object"
         )
         raise ConfigError(msg)
 
