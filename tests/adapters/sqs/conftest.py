@@ -98,6 +98,16 @@ class Lab:
         msg = f"{count} messages must come, but only {len(found)} did"
         raise AssertionError(msg)
 
+    async def holding(
+        self, *bodies: bytes, lease: float = 60, clock: Clock = SYSTEM_CLOCK
+    ) -> tuple[SqsConsumer, list[Delivery]]:
+        """A consumer of a new queue, and what it holds of it: messages with these bodies."""
+        driver = await self.driver(clock)
+        await self.queue(driver)
+        await self.send(driver, *bodies)
+        consumer = await self.consumer(driver, lease=lease)
+        return consumer, await self.claim(consumer, len(bodies))
+
 
 @pytest.fixture
 async def lab(server: SqsServer) -> AsyncGenerator[Lab]:

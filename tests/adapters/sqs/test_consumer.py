@@ -150,11 +150,7 @@ async def test_a_queue_that_hides_nothing_is_refused_without_a_lease(lab: Lab) -
 
 async def test_the_end_of_the_twelve_hours_is_told_before_aws_refuses(lab: Lab) -> None:
     clock = FakeClock()
-    driver = await lab.driver(clock)
-    await lab.queue(driver)
-    await lab.send(driver, b"1")
-    consumer = await lab.consumer(driver, lease=40_000)
-    held = await lab.claim(consumer, 1)
+    consumer, held = await lab.holding(b"1", lease=40_000, clock=clock)
     clock.advance(39_000)
     calls = lab.faults.calls[CHANGE]
 
@@ -169,11 +165,7 @@ async def test_the_end_of_the_twelve_hours_is_told_before_aws_refuses(lab: Lab) 
 
 async def test_after_the_lease_only_an_ack_is_sent(lab: Lab) -> None:
     clock = FakeClock()
-    driver = await lab.driver(clock)
-    await lab.queue(driver)
-    await lab.send(driver, b"1")
-    consumer = await lab.consumer(driver, lease=60)
-    held = await lab.claim(consumer, 1)
+    consumer, held = await lab.holding(b"1", lease=60, clock=clock)
     clock.advance(60)
     lab.faults.calls.clear()
 
@@ -198,11 +190,7 @@ async def test_a_release_beyond_the_twelve_hours_comes_back_by_copy_and_not_earl
     lab: Lab,
 ) -> None:
     clock = FakeClock(utcnow=SYSTEM_CLOCK.utcnow())
-    driver = await lab.driver(clock)
-    await lab.queue(driver)
-    await lab.send(driver, b"1")
-    consumer = await lab.consumer(driver, lease=43_000)
-    held = await lab.claim(consumer, 1)
+    consumer, held = await lab.holding(b"1", lease=43_000, clock=clock)
     clock.advance(42_500)
     sent = _sent(lab)
 
@@ -229,11 +217,7 @@ async def test_delays_are_rounded_up_to_whole_seconds(lab: Lab, delay: float, se
 
 
 async def test_a_put_back_beyond_the_longest_delay_remembers_when(lab: Lab) -> None:
-    driver = await lab.driver()
-    await lab.queue(driver)
-    await lab.send(driver, b"1")
-    consumer = await lab.consumer(driver)
-    held = await lab.claim(consumer, 1)
+    consumer, held = await lab.holding(b"1")
     sent = _sent(lab)
 
     assert await consumer.put_back(held, [3_600.0], [Mark(attempts=2)]) == [None]

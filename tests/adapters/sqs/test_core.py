@@ -325,6 +325,33 @@ async def test_a_single_fifo_queue_is_planned_with_as_what_it_is(server: SqsServ
         assert consumer.capabilities.max_send_delay == 0
 
 
+async def test_suspects_on_a_fifo_queue_cost_one_another_no_attempt(server: SqsServer) -> None:  # noqa: ARG001 -- as above
+    async with contextlib.AsyncExitStack() as stack:
+        place = await stack.enter_async_context(place_on(stack.enter_context(moto())))
+        app = place.app()
+        running, most, ran = 0, 0, Counter[int]()
+
+        @app.worker("q.fifo", retry=RetryPolicy(max_attempts=2, base=0.01, jitter="none"))
+        async def work(job: Job, *, n: int) -> None:
+            nonlocal running, most
+            ran[job.attempt] += 1
+            if job.attempt == 1:
+                raise ValueError(n)
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0.2)
+            running -= 1
+
+        for n in range(4):
+            await work.options(group=str(n)).enqueue(n=n)
+        async with place.running(app, slots=4) as run:
+            await place.until(lambda: ran[2] == 4)
+            report = await run.stop()
+
+        assert (ran, most) == (Counter({1: 4, 2: 4}), 1)
+        assert (report.done, sum(report.dead.values()), report.put_back) == (4, 0, 0)
+
+
 @pytest.mark.parametrize("sample", sorted(path.name for path in SAMPLES.glob("*.json")))
 async def test_what_other_programs_send_reaches_a_worker_as_the_sample_says(
     server: SqsServer, sample: str

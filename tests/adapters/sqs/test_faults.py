@@ -106,11 +106,7 @@ async def test_a_failed_entry_of_an_ack_can_be_acked_again(lab: Lab) -> None:
 
 
 async def test_a_refused_handle_is_a_lost_lease_of_that_message_alone(lab: Lab) -> None:
-    driver = await lab.driver()
-    await lab.queue(driver)
-    await lab.send(driver, b"1", b"2")
-    consumer = await lab.consumer(driver)
-    held = await lab.claim(consumer, 2)
+    consumer, held = await lab.holding(b"1", b"2")
     stale = fault.partly_failed(0, code="ReceiptHandleIsInvalid")
     lab.faults.then(DELETE, stale)
     lab.faults.then(CHANGE, stale)
@@ -120,11 +116,7 @@ async def test_a_refused_handle_is_a_lost_lease_of_that_message_alone(lab: Lab) 
 
 
 async def test_an_ack_whose_answer_was_lost_may_be_repeated(lab: Lab) -> None:
-    driver = await lab.driver()
-    await lab.queue(driver)
-    await lab.send(driver, b"1")
-    consumer = await lab.consumer(driver)
-    held = await lab.claim(consumer, 1)
+    consumer, held = await lab.holding(b"1")
     lab.faults.then(DELETE, fault.answer_lost())
 
     with pytest.raises(ConnectionLostError):
@@ -134,11 +126,7 @@ async def test_an_ack_whose_answer_was_lost_may_be_repeated(lab: Lab) -> None:
 
 
 async def test_a_copy_is_made_once_though_the_delete_failed(lab: Lab) -> None:
-    driver = await lab.driver()
-    await lab.queue(driver)
-    await lab.send(driver, b"1")
-    consumer = await lab.consumer(driver)
-    held = await lab.claim(consumer, 1)
+    consumer, held = await lab.holding(b"1")
     lab.faults.then(DELETE, fault.throttled())
     with pytest.raises(ThrottledError):
         await consumer.put_back(held, [0.0], [Mark(attempts=1)])
@@ -380,11 +368,7 @@ async def test_an_entry_that_failed_while_its_message_came_again_is_tried_with_t
 
 
 async def test_a_heartbeat_beside_an_ack_under_way_finds_no_lease_lost(lab: Lab) -> None:
-    driver = await lab.driver()
-    await lab.queue(driver)
-    await lab.send(driver, b"1")
-    consumer = await lab.consumer(driver)
-    held = await lab.claim(consumer, 1)
+    consumer, held = await lab.holding(b"1")
     deleting, may_go_on = asyncio.Event(), asyncio.Event()
 
     async def slow(call: fault.Call) -> dict[str, Any]:
