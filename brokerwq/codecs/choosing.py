@@ -64,6 +64,9 @@ def codec_for(choice: AnyCodec | None, kind: Any) -> Codec:
         known = ", ".join(map(repr, [*_BY_NAME, *_FOREIGN_BY_NAME]))
         msg = f"there is no codec {choice!r:.100}; known are {known}, or give an object of yours"
         raise ConfigError(msg)
+    if isinstance(choice, type):
+        msg = f"codec must be an object, not a class: write {choice.__name__}()"
+        raise ConfigError(msg)
     if hasattr(choice, "bind") and hasattr(choice, "content_type"):
         return cast("Codec", choice)
     msg = f"codec must be a name, a Codec or a ForeignCodec, not {choice!r:.200}"

@@ -16,7 +16,15 @@ import pytest
 from pydantic import BaseModel
 
 from brokerwq import App, DeadLetter, Discard, Job, Message, QueueSpec, RetryPolicy
-from brokerwq.codecs import Arguments, CeleryCodec, DramatiqCodec, Reading, SnsCodec, TaskiqCodec
+from brokerwq.codecs import (
+    Arguments,
+    CeleryCodec,
+    DramatiqCodec,
+    JsonCodec,
+    Reading,
+    SnsCodec,
+    TaskiqCodec,
+)
 from brokerwq.errors import ConfigError, QueueNotFoundError
 from brokerwq.events import DeadLettered, JobEnded
 from brokerwq.telemetry.logs import EventLog
@@ -998,7 +1006,8 @@ def number(n: int) -> None:
         ({"codec": "selery", "foreign": True}, "'json', 'bytes', 'sns', 'cloudevents', 'celery'"),
         ({"codec": "celery"}, "foreign=True"),
         ({"codec": CeleryCodec()}, "foreign=True"),
-        ({"codec": CeleryCodec}, "foreign=True|a name, a Codec"),
+        ({"codec": CeleryCodec, "foreign": True}, r"not a class: write CeleryCodec\(\)"),
+        ({"codec": JsonCodec}, r"not a class: write JsonCodec\(\)"),
         ({"codec": 3, "foreign": True}, "a name, a Codec or a ForeignCodec"),
         ({"on_unknown": "leave"}, "foreign=True"),
         ({"on_dead": "hold"}, "foreign=True"),
