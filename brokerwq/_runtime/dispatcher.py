@@ -30,6 +30,7 @@ class Dispatcher:
         shared: What all jobs share.
         tally: Counts.
         suspect: Given a crash suspect instead of a slot.
+        beside: Given what is claimed while one runs alone.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Dispatcher:
         shared: Shared,
         tally: Tally,
         suspect: Callable[[Lane, Held, Route], object],
+        beside: Callable[[Lane, Held], object],
     ) -> None:
         self.lanes: Mapping[LeaseKeeper, Lane] = {}
         self.slots: Slots
@@ -45,6 +47,7 @@ class Dispatcher:
         self._shared = shared
         self._tally = tally
         self._suspect = suspect
+        self._beside = beside
         self._ids: dict[str, Held] = {}
 
     @property
@@ -56,8 +59,11 @@ class Dispatcher:
 
     def accept(self, lane: Lane, held: Held) -> None:
         """Give one claimed message a slot, or settle it at once."""
-        if self.is_isolating or self.is_stopping:
+        if self.is_stopping:
             self.put_back(lane, held)
+            return
+        if self.is_isolating:
+            self._beside(lane, held)
             return
         route = lane.route_of(held)
         now = self._shared.clock.utcnow()
@@ -125,10 +131,23 @@ class Dispatcher:
     def put_back_unstarted(self, works: Sequence[Work]) -> None:
         """Return what waits for a slot, and what waits for its batch to fill."""
         self.put_back_stale(works)
-        for lane in self.lanes.values():
-            if lane.buffer is not None:
-                for held in lane.buffer.take():
-                    self.put_back(lane, held)
+        for lane, held in self._unfilled():
+            self.put_back(lane, held)
+
+    def set_aside(self, works: Sequence[Work]) -> None:
+        """The same for what a crash suspect must not find beside it."""
+        unstarted = [(self._lane_of(held), held) for work in works for held in work.helds]
+        for lane, held in unstarted + self._unfilled():
+            self._forget(held)
+            self._beside(lane, held)
+
+    def _unfilled(self) -> list[tuple[Lane, Held]]:
+        return [
+            (lane, held)
+            for lane in self.lanes.values()
+            if lane.buffer is not None
+            for held in lane.buffer.take()
+        ]
 
     # -- running --------------------------------------------------------------------------
 

@@ -111,7 +111,7 @@ class Engine:
             state=state,
         )
         isolation = Isolation(self._lanes.values)
-        dispatcher = Dispatcher(shared, self.tally, isolation.begin)
+        dispatcher = Dispatcher(shared, self.tally, isolation.begin, isolation.set_aside)
         slots = Slots(
             plan.slots,
             dispatcher.run,

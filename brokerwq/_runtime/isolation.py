@@ -35,6 +35,9 @@ class Isolation:
     would die with the culprit and count: so such a consumer is quiesced before the suspect
     starts, and a new one that is sent one message at a time takes its place.
 
+    What was claimed beside a suspect is put back; where the broker would count that as an
+    attempt it is kept instead, its leases extended, until the suspect has run.
+
     ``claim_one`` claims at most one message from a lane; ``start`` runs a task that ends the
     runner if it fails.
 
@@ -50,19 +53,27 @@ class Isolation:
         self.start: Callable[[Coroutine[Any, Any, None]], object]
         self._lanes = lanes
         self._suspect: tuple[Lane, Held, Route] | None = None
+        self._kept: list[tuple[Lane, Held]] = []
         self._deferrals: Counter[str] = Counter()
 
     def begin(self, lane: Lane, held: Held, route: Route) -> None:
-        """Isolate ``held``: the first of a claim; those after it are put back."""
+        """Isolate ``held``: the first of a claim; those after it are set aside."""
         if self._is_in_danger(lane, held):
             self.dispatcher.put_back(lane, held, _LATER)
             return
         self.dispatcher.is_isolating = True
         for other in self._lanes():
             other.gate.clear()
-        self.dispatcher.put_back_unstarted(self.slots.take_unstarted())
+        self.dispatcher.set_aside(self.slots.take_unstarted())
         self._suspect = lane, held, route
         self.start(self._run(lane))
+
+    def set_aside(self, lane: Lane, held: Held) -> None:
+        """Take ``held``, which has not begun, away from a suspect."""
+        if _counts_returns(lane):
+            self._kept.append((lane, held))
+        else:
+            self.dispatcher.put_back(lane, held)
 
     def _is_in_danger(self, lane: Lane, held: Held) -> bool:
         """Whether ``held`` had better not be in our hands until what runs now has ended.
@@ -72,10 +83,9 @@ class Isolation:
         at rest must not keep a suspect waiting for ever.
         """
         id_ = held.view.message.id
-        returns = lane.keeper.capabilities.uncounted_return
         if (
             not self.slots.running
-            or returns is UncountedReturn.COUNTED
+            or _counts_returns(lane)
             or self._deferrals[id_] >= _MOST_DEFERRALS
         ):
             self._deferrals.pop(id_, None)
@@ -86,11 +96,17 @@ class Isolation:
         return True
 
     def put_back(self) -> None:
-        """Put back a suspect that has not begun: a stop must not cost its last attempt."""
+        """Put back what has not begun: a stop must not cost a suspect its last attempt."""
         if self._suspect is not None:
             lane, held, _ = self._suspect
             self._suspect = None
             self.dispatcher.put_back(lane, held)
+        self._accept_kept()
+
+    def _accept_kept(self) -> None:
+        kept, self._kept = self._kept, []
+        for lane, held in kept:
+            self.dispatcher.accept(lane, held)
 
     async def _run(self, lane: Lane) -> None:
         innocent: Held | None = None
@@ -103,12 +119,14 @@ class Isolation:
                 self._suspect = None
                 await self._run_alone(lane, held, route)
                 lane = await self._anew(lane, prefetch=1)
-                innocent = await self._claim_next(lane)
+                if not self._has_kept_another():
+                    innocent = await self._claim_next(lane)
             await self._go_on(lane, innocent)
         finally:
             self.dispatcher.is_isolating = False
             for other in self._lanes():
                 other.gate.set()
+            self._accept_kept()
 
     async def _make_way(self) -> None:
         # Settles too: were the process killed now, a finished message whose ack is still on
@@ -129,6 +147,16 @@ class Isolation:
         await self.slots.rest()
         await lane.settler.flush()
 
+    def _has_kept_another(self) -> bool:
+        """Whether a suspect was claimed beside the last one; it is the next one then."""
+        for lane, held in self._kept:
+            route = _suspected_route(lane, held)
+            if route is not None:
+                self._kept.remove((lane, held))
+                self._suspect = lane, held, route
+                return True
+        return False
+
     async def _claim_next(self, lane: Lane) -> Held | None:
         """What comes next, unless that is another suspect, or nothing."""
         if self.dispatcher.is_stopping:
@@ -138,8 +166,8 @@ class Isolation:
         except DriverError:
             return None  # the lane's own claim meets the same trouble, and reports it
         for held in claimed:
-            route = lane.route_of(held)
-            if route is None or not is_crash_suspect(held.delivery, route.retry.max_attempts):
+            route = _suspected_route(lane, held)
+            if route is None:
                 return held
             self._suspect = lane, held, route
         return None
@@ -159,3 +187,15 @@ class Isolation:
             await lane.settler.flush()
         for other in list(self._lanes()):
             await self._anew(other)
+
+
+def _counts_returns(lane: Lane) -> bool:
+    return lane.keeper.capabilities.uncounted_return is UncountedReturn.COUNTED
+
+
+def _suspected_route(lane: Lane, held: Held) -> Route | None:
+    """The worker of ``held``, if that is a crash suspect."""
+    route = lane.route_of(held)
+    if route is None or not is_crash_suspect(held.delivery, route.retry.max_attempts):
+        return None
+    return route

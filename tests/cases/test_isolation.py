@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from brokerwq import Message, RetryPolicy
+import uuid
+
+from brokerwq import App, Job, Message, RetryPolicy
 from brokerwq.driver import Driver
 from brokerwq.errors import ConnectionLostError
-from brokerwq.events import MessagesClaimed
+from brokerwq.events import CrashSuspectIsolated, MessagesClaimed
 from brokerwq.testing import FakeClock
 from brokerwq.testing.faults import Delay, Fail, Faults
 from tests.cases.lab import FaultyApp, Place, counts, declare, send_raw
@@ -73,3 +75,75 @@ async def test_a_drain_goes_on_while_a_consumer_is_replaced_beside_a_suspect(pla
     assert sorted(calls) == [f"suspect {n}" for n in range(4)]
     assert (report.drained, report.done) == (True, 4)
     assert await counts(app.well, "q") == (0, 0, 0, 0)
+
+
+# -- where the broker counts every return -----------------------------------------------------
+
+ATTEMPTS = 3
+
+
+def fifo() -> Place:
+    return Place(f"memory://{uuid.uuid4().hex}?like=sqs-fifo", FakeClock())
+
+
+async def send_received(place: Place, app: App, received: dict[str, int]) -> None:
+    """Store messages that processes which died had received so often before."""
+    await declare(app, "q", lease=30.0)
+    for id_, times in received.items():
+        await send_raw(app, "q", Message(id=id_, type="work", body=b"{}", group=id_))
+        driver = await app.broker().driver()
+        consumer = await driver.consume("q", lease=30.0, prefetch=1)
+        for _ in range(times):
+            claimed = await consumer.claim(10, 0.0)
+            mine = [delivery for delivery in claimed if delivery.message.id == id_]
+            assert len(claimed) == len(mine) == 1
+            await consumer.release(mine, [0.0])
+        if times:
+            # Out of the way of the next one.
+            await consumer.claim(1, 0.0)
+    await place.passes(31.0)
+
+
+async def test_what_was_claimed_beside_a_suspect_spends_no_attempt_where_returns_count() -> None:
+    place = fifo()
+    app = place.app()
+    ran: list[tuple[str, int]] = []
+    now: set[str] = set()
+
+    @app.worker("q", lease=30, retry=RetryPolicy(max_attempts=ATTEMPTS))
+    async def work(job: Job) -> None:
+        now.add(job.id)
+        await place.clock.sleep(100.0)  # several leases
+        ran.append((job.id, job.attempt))
+        if job.attempt == ATTEMPTS:
+            assert now == {job.id}
+        now.remove(job.id)
+
+    await send_received(place, app, {"a": 1, "b": 1, "c": 1, "d": 0})
+    report = await place.drain(app)
+
+    assert sorted(ran) == [("a", 3), ("b", 3), ("c", 3), ("d", 1)]
+    assert len(place.events.of(CrashSuspectIsolated)) == 3
+    assert (report.done, report.put_back, sum(report.dead.values())) == (4, 0, 0)
+    await place.aclose()
+
+
+async def test_a_stop_puts_back_what_was_kept_beside_a_suspect() -> None:
+    place = fifo()
+    app = place.app()
+    started: list[str] = []
+
+    @app.worker("q", lease=30, retry=RetryPolicy(max_attempts=ATTEMPTS))
+    async def work(job: Job) -> None:
+        started.append(job.id)
+        await place.clock.sleep(3600.0)
+
+    await send_received(place, app, {"a": 1, "b": 0, "c": 0})
+    async with place.running(app, grace=1) as running:
+        await place.until(lambda: started)
+        report = await running.stop()
+
+    assert started == ["a"]
+    assert report.put_back == 3
+    assert await counts(app, "q") == (3, 0, 0, 0)
+    await place.aclose()
