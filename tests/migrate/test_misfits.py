@@ -157,6 +157,60 @@ async def test_the_plan_and_the_run_agree(lab: Lab) -> None:
     assert len(foretold) == 2
 
 
+@pytest.mark.parametrize(
+    ("like", "name"), [("sqs", "orders.fifo"), ("sqs-fifo", "orders"), ("sqs", "orders")]
+)
+async def test_two_messages_of_one_id_are_not_sent_where_one_would_hide_the_other(
+    tmp_path: Path, like: str, name: str
+) -> None:
+    """Other programs mean two messages by one id; a FIFO queue takes the second for a repeat."""
+    lab = Lab(tmp_path, target=f"memory://{uuid.uuid4().hex}?like={like}")
+    hides = (like, name) != ("sqs", "orders")
+    await lab.declare()
+    await lab.send([made(1, id="x"), made(2, id="x"), made(3, id="y"), made(3, id="y")])
+
+    async with lab.migration(queues={QUEUE: name}) as migration:
+        plan = await migration.plan()
+        reports = [await migration.run(settle=0.0, waits=False) for _ in range(2)]
+
+    reason = "another message of its id was sent to the target, which would drop this one"
+    expected = {"x": reason} if hides else {}
+    assert {misfit.id: misfit.reason for misfit in plan.misfits} == expected
+    assert reports[0].lanes[0].refused == expected
+    assert reports[1].moved == 0
+    arrived = [found.message.body for found in await lab.take(lab.target, name)]
+    left, _, parked = await lab.counts(lab.source)
+    assert (left, parked) == (0, 1 if hides else 0)
+    assert set(arrived) == ({b"body 1", b"body 3"} if hides else {b"body 1", b"body 2", b"body 3"})
+
+
+async def test_the_plan_knows_a_target_queue_that_is_unlike_its_drivers_others(
+    tmp_path: Path,
+) -> None:
+    """It need not be there yet: the name says what it will be."""
+    lab = Lab(
+        tmp_path,
+        source=f"memory://{uuid.uuid4().hex}?like=rabbitmq",
+        target=f"memory://{uuid.uuid4().hex}?like=sqs",
+    )
+    due = datetime.now(UTC) + timedelta(hours=1)
+    await lab.declare()
+    await lab.send([made(1), made(2, not_before=due)])
+
+    async with lab.migration(queues={QUEUE: "orders.fifo"}) as migration:
+        plan = await migration.plan()
+
+    said = {d.subject: d.text for d in plan.differences if d.loses}
+    assert "wait for one another" in said["order"]
+    assert "window" in said["order"]
+    assert said["delay"] == "no message can be delayed: what is delayed goes when it is due"
+    assert said["put back"] == "every return counts as an attempt"
+    assert "1,048,576 bytes" in said["size"]
+    assert [misfit.reason for misfit in plan.misfits] == [
+        "it is delayed, and the target delays no message; it goes when due"
+    ]
+
+
 async def test_messages_from_a_wrong_clock_are_counted(lab: Lab) -> None:
     await lab.declare()
     ahead = datetime.now(UTC) + timedelta(minutes=5)
