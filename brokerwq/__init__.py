@@ -16,8 +16,9 @@ from brokerwq.tx import Tx
 from brokerwq.version import __version__
 
 if TYPE_CHECKING:
-    from brokerwq.broker import Broker, connect
+    from brokerwq.broker import Broker
     from brokerwq.claimer import Claimer
+    from brokerwq.connecting import connect
     from brokerwq.runner import Runner
 
 __all__ = [
@@ -55,7 +56,7 @@ _ON_DEMAND = {
     "Broker": "brokerwq.broker",
     "Claimer": "brokerwq.claimer",
     "Runner": "brokerwq.runner",
-    "connect": "brokerwq.broker",
+    "connect": "brokerwq.connecting",
 }
 
 

@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from brokerwq._runtime.loop_end import closed_at_loop_end
 from brokerwq._runtime.pauses import Pauses
 from brokerwq._runtime.sending import QueueSender
 from brokerwq.claimer import Claimer
 from brokerwq.clock import SYSTEM_CLOCK, Clock, move_on_after
-from brokerwq.driver.adapter import Adapter
 from brokerwq.driver.capabilities import Capabilities
 from brokerwq.driver.doctor import check_dead_letter_way
 from brokerwq.driver.protocol import (
@@ -23,7 +22,6 @@ from brokerwq.driver.protocol import (
     QueueStats,
     capabilities_of,
 )
-from brokerwq.driver.registry import find_adapter, missing_client, settings_of
 from brokerwq.driver.spec import check_queue_name, check_spec
 from brokerwq.driver.support import in_short, listed
 from brokerwq.durations import Seconds, positive_seconds, seconds_of
@@ -37,8 +35,8 @@ from brokerwq.errors import (
     QueueMismatchError,
     TransientError,
 )
-from brokerwq.events import Instrumentation, Listener
-from brokerwq.limits import MAX_CONNECT, MAX_DELAY, MAX_LEASE, MAX_SLOTS, MIN_LEASE
+from brokerwq.events import Instrumentation
+from brokerwq.limits import MAX_DELAY, MAX_LEASE, MAX_SLOTS, MIN_LEASE
 from brokerwq.message import Message, Outgoing, new_message_id
 from brokerwq.workers.names import check_id
 from brokerwq.workers.options import check_count
@@ -339,62 +337,3 @@ async def _declare(driver: Driver, spec: QueueSpec) -> None:
     check_dead_letter_way(spec, driver)
     if differences := await driver.declare(spec.asked, check_only=spec.declare != "create"):
         raise QueueMismatchError(listed(differences))
-
-
-def build_driver(adapter: Adapter[Any], settings: Any, clock: Clock) -> Driver:
-    """A driver that is not yet open.
-
-    Raises:
-        AdapterMissingError: its client library is not installed.
-    """
-    try:
-        return adapter.build(settings, clock)
-    except ImportError as exc:
-        raise missing_client(adapter, exc) from exc
-
-
-@asynccontextmanager
-async def connect(
-    url: str,
-    /,
-    *,
-    connect_timeout: Seconds = CONNECT_TIMEOUT,
-    clock: Clock = SYSTEM_CLOCK,
-    telemetry: Instrumentation | Listener | None = None,
-    creates: bool = True,
-) -> AsyncGenerator[Broker]:
-    """A connection to the broker at ``url``, closed when the block ends.
-
-    Args:
-        url: ``memory://``, ``sqlite:///jobs.db``, or what else an adapter serves.
-        connect_timeout: Seconds for which connecting is tried again.
-        clock: Time; for tests.
-        telemetry: Told of what is sent.
-        creates: Whether a broker that is only a file is made if it is not there.
-
-    Raises:
-        ConfigError: the URL is wrong, or no adapter serves it; or there is no such file.
-        DriverError: the broker could not be reached, or refused.
-    """
-    adapter = find_adapter(url)
-    settings = settings_of(adapter, url)
-    if not creates and adapter.looking is not None:
-        settings = adapter.looking(settings)
-    driver = build_driver(adapter, settings, clock)
-    broker = Broker(
-        driver,
-        clock=clock,
-        connect_timeout=positive_seconds(connect_timeout, "connect_timeout", limit=MAX_CONNECT),
-        instrumentation=None if telemetry is None else _guarded(telemetry, url),
-    )
-    try:
-        await broker.open()
-        yield broker
-    finally:
-        await broker.aclose()
-
-
-def _guarded(telemetry: Instrumentation | Listener, url: str) -> Instrumentation | None:
-    from brokerwq.telemetry import select_telemetry  # noqa: PLC0415  -- free when off
-
-    return select_telemetry(telemetry, "", url)

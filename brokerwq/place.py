@@ -13,7 +13,14 @@ from weakref import WeakKeyDictionary
 from brokerwq.clock import Clock
 from brokerwq.driver.adapter import Adapter
 from brokerwq.driver.protocol import Driver, QueueSpec
-from brokerwq.driver.registry import find_adapter, redacted, scheme_of, settings_of, split_urls
+from brokerwq.driver.registry import (
+    build_driver,
+    find_adapter,
+    redacted,
+    scheme_of,
+    settings_of,
+    split_urls,
+)
 from brokerwq.errors import ConfigError
 from brokerwq.events import Instrumentation, Listener
 
@@ -84,8 +91,6 @@ class Place:
         Raises:
             AdapterMissingError: its client library is not installed.
         """
-        from brokerwq.broker import build_driver  # noqa: PLC0415  -- an import is quick without
-
         driver = build_driver(self.adapter, self.settings, self.clock)
         return driver if self.wrap is None else self.wrap(driver)
 
@@ -96,7 +101,7 @@ class Place:
         loop = asyncio.get_running_loop()
         broker = self._brokers.get(loop)
         if broker is None or broker.is_closed:
-            from brokerwq.broker import Broker  # noqa: PLC0415  -- as above
+            from brokerwq.broker import Broker  # noqa: PLC0415  -- an import is quick without
 
             broker = self._brokers[loop] = Broker(
                 build(),

@@ -111,7 +111,7 @@ async def opened(url: str, *, creates: bool = False) -> AsyncGenerator[Driver]:
         ConfigError: the URL is wrong, or the client library is missing.
         DriverError: the broker cannot be reached, or refuses.
     """
-    from brokerwq.broker import connect
+    from brokerwq.connecting import connect
 
     async with connect(url, connect_timeout=CONNECT_TIMEOUT, creates=creates) as broker:
         yield await broker.driver()

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 from urllib.parse import unquote
 
+from brokerwq.clock import Clock
 from brokerwq.driver.adapter import Adapter
+from brokerwq.driver.protocol import Driver
 from brokerwq.driver.support import split_url
 from brokerwq.errors import AdapterMissingError, ConfigError
 
@@ -87,6 +89,18 @@ def settings_of(adapter: AnyAdapter, url: str) -> Any:
     """
     try:
         return adapter.parse_url(url)
+    except ImportError as exc:
+        raise missing_client(adapter, exc) from exc
+
+
+def build_driver(adapter: AnyAdapter, settings: Any, clock: Clock) -> Driver:
+    """A driver that is not yet open.
+
+    Raises:
+        AdapterMissingError: its client library is not installed.
+    """
+    try:
+        return adapter.build(settings, clock)
     except ImportError as exc:
         raise missing_client(adapter, exc) from exc
 

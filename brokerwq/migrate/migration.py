@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from brokerwq.broker import CONNECT_TIMEOUT, connect
+from brokerwq.broker import CONNECT_TIMEOUT
 from brokerwq.clock import SYSTEM_CLOCK, Clock
+from brokerwq.connecting import connect
 from brokerwq.driver.protocol import QueueSpec
 from brokerwq.driver.registry import find_adapter, redacted, settings_of
 from brokerwq.durations import Seconds, positive_seconds

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import anyio
 
-from brokerwq.broker import connect
+from brokerwq import connect
 from brokerwq.driver import Driver, QueueSpec
 from brokerwq.driver.doctor import DeadLetterMaker
 from brokerwq.message import Message

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from brokerwq.broker import connect
+from brokerwq import connect
 from brokerwq.message import Message, new_message_id
 from tests.cli.program import Program
 from tests.cli.stock import DEAD, QUEUE, Cli, Stock

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from brokerwq.broker import connect
+from brokerwq import connect
 from brokerwq.driver import Consumer, Delivery, Driver, QueueSpec
 from brokerwq.message import Message, new_message_id
 from brokerwq.migrate import Migration, MoveReport

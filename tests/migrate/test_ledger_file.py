@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerwq.broker import connect
+from brokerwq import connect
 from brokerwq.errors import BrokerwqError, ConfigError, StoreError
 from brokerwq.migrate.entry import Moved
 from brokerwq.migrate.ledger import Ledger
