@@ -13,7 +13,17 @@ from types import ModuleType
 import pytest
 from brokerwq_sqlite.settings import SqliteSettings
 
-from brokerwq import App, QueueSpec, Runner, RunReport, events
+from brokerwq import (
+    App,
+    Job,
+    Once,
+    QueueSpec,
+    RetryPolicy,
+    Runner,
+    RunReport,
+    Tx,
+    events,
+)
 from brokerwq.driver import Consumer, Driver
 from brokerwq.driver.registry import find_adapter
 from brokerwq.errors import ConfigError
@@ -114,10 +124,28 @@ def test_every_argument_of_a_store_is_listed(module: str) -> None:
     assert set(re.findall(r"`(\w+)`", row)) - {"brokerwq"} == arguments(store)
 
 
-def test_every_number_of_a_report_is_named() -> None:
-    text = section(REFERENCE, "## Runner")
+def test_everything_of_a_job_is_listed() -> None:
+    public = {name for name in dir(Job) if not name.startswith("_")} - {"take_children"}
 
-    assert [each.name for each in fields(RunReport) if f"`{each.name}`" not in text] == []
+    assert set(first_cells(section(REFERENCE, "## Job"))) == public
+
+
+@pytest.mark.parametrize(
+    ("heading", "of"),
+    [("## Runner", RunReport), ("## Worker", RetryPolicy), ("## Worker", Once)],
+)
+def test_every_field_is_named(
+    heading: str, of: type[RunReport] | type[RetryPolicy] | type[Once]
+) -> None:
+    text = section(REFERENCE, heading)
+
+    assert [each.name for each in fields(of) if f"`{each.name}`" not in text] == []
+
+
+def test_everything_of_a_transaction_is_named() -> None:
+    text = section(REFERENCE, "## Job")
+
+    assert [name for name in dir(Tx) if name[0] != "_" and f"`{name}`" not in text] == []
 
 
 def test_every_option_of_an_enqueue_is_listed() -> None:
