@@ -10,17 +10,7 @@ from dataclasses import dataclass, field
 class Tally:
     """Counts of settled messages; ``lost`` and ``unsettled`` come back by themselves.
 
-    Attributes:
-        done: Handler returned, acked.
-        failed: Attempts that failed and were followed by another one.
-        timeouts: Those of them that ran out of time.
-        snoozed: Came back later at their own wish.
-        discarded: Acked as unwanted.
-        dead: Dead letters by reason.
-        duplicates: Acked unrun, since their work was done before.
-        put_back: Returned unrun or cancelled, not counted as attempts.
-        lost: Leases that ended before their message was settled.
-        unsettled: Settles that did not go through.
+    The counts are those of ``brokerwq.reports.RunReport``.
     """
 
     done: int = 0

@@ -23,7 +23,7 @@ from brokerwq.errors import ConfigError
 from brokerwq.sizing import readable
 
 if TYPE_CHECKING:
-    from brokerwq.demo.report import Outcome
+    from brokerwq.demo.report import PictureReport
 
 MARKER = ".brokerwq-demo"
 APP = "brokerwq.demo.app:app"
@@ -189,11 +189,11 @@ def _drain(batch: Batch, processes: int, *, kill: bool) -> Drained:
     return Drained(code=code, seconds=SYSTEM_CLOCK.now() - started, victim=killer.victim)
 
 
-def _look(batch: Batch) -> Outcome:
+def _look(batch: Batch) -> PictureReport:
     from brokerwq.cli.connection import opened
     from brokerwq.dead_letters import DeadLetters
     from brokerwq.demo.app import QUEUE, Picture, app
-    from brokerwq.demo.report import outcome_of
+    from brokerwq.demo.report import picture_report
 
     async def dead() -> dict[str, str]:
         async with opened(app.url, creates=True) as driver:
@@ -203,10 +203,10 @@ def _look(batch: Batch) -> Outcome:
             for letter in letters
         }
 
-    return outcome_of(batch.pictures, batch.work / "thumbnails", run_async(dead))
+    return picture_report(batch.pictures, batch.work / "thumbnails", run_async(dead))
 
 
-def _print(batch: Batch, outcome: Outcome, drained: Drained) -> None:
+def _print(batch: Batch, outcome: PictureReport, drained: Drained) -> None:
     log = batch.work / "retried"
     retried = len(log.read_text().splitlines()) if log.exists() else 0
     victim = f"runner {drained.victim}" if drained.victim else "none: it was over too soon"

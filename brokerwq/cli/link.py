@@ -11,20 +11,13 @@ import os
 import signal
 import threading
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from brokerwq.health import Watched
 
 VARIABLE = "BROKERWQ_LINK"
 _POLL = 0.1
-
-
-class Watched(Protocol):
-    """What of a runner is told to the parent."""
-
-    @property
-    def state(self) -> str: ...  # noqa: D102
-
-    @property
-    def reasons(self) -> tuple[str, ...]: ...  # noqa: D102
 
 
 class Link:

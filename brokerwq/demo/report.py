@@ -12,7 +12,7 @@ from brokerwq.demo.thumbnails import thumbnail_path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class PictureReport:
     """What became of every picture.
 
     Attributes:
@@ -26,7 +26,9 @@ class Outcome:
     lost: tuple[str, ...]
 
 
-def outcome_of(pictures: Iterable[str], thumbnails: Path, dead: Mapping[str, str]) -> Outcome:
+def picture_report(
+    pictures: Iterable[str], thumbnails: Path, dead: Mapping[str, str]
+) -> PictureReport:
     """Look for every picture's thumbnail, and for the others among the dead letters."""
     done: list[str] = []
     lost: list[str] = []
@@ -35,7 +37,7 @@ def outcome_of(pictures: Iterable[str], thumbnails: Path, dead: Mapping[str, str
             done.append(picture)
         elif picture not in dead:
             lost.append(picture)
-    return Outcome(done=tuple(done), dead=dead, lost=tuple(lost))
+    return PictureReport(done=tuple(done), dead=dead, lost=tuple(lost))
 
 
 def _is_whole(thumbnail: Path) -> bool:

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from brokerwq.demo.pictures import COUNT, NO_IMAGE, draw, fill
-from brokerwq.demo.report import outcome_of
+from brokerwq.demo.report import picture_report
 from brokerwq.demo.thumbnails import pictures_below, thumbnail_path, write_thumbnail
 from tests.cli.program import Program
 from tests.cli.stock import Cli
@@ -73,7 +73,7 @@ def test_a_picture_without_thumbnail_or_dead_letter_is_lost(tmp_path: Path) -> N
     a_picture(thumbnail_path("whole.png", tmp_path))
     thumbnail_path("half.png", tmp_path).write_bytes(b"\xff\xd8\xff")
 
-    outcome = outcome_of(
+    outcome = picture_report(
         ["whole.png", "half.png", "dead.png", "gone.png"], tmp_path, {"dead.png": "not-an-image"}
     )
 
