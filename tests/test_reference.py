@@ -134,9 +134,7 @@ def test_everything_of_a_job_is_listed() -> None:
     ("heading", "of"),
     [("## Runner", RunReport), ("## Worker", RetryPolicy), ("## Worker", Once)],
 )
-def test_every_field_is_named(
-    heading: str, of: type[RunReport] | type[RetryPolicy] | type[Once]
-) -> None:
+def test_every_field_is_named(heading: str, of: type[RunReport | RetryPolicy | Once]) -> None:
     text = section(REFERENCE, heading)
 
     assert [each.name for each in fields(of) if f"`{each.name}`" not in text] == []
