@@ -120,7 +120,7 @@ class Job:
 
     @property
     def type(self) -> str:
-        """The message's type; empty for a foreign message."""
+        """The message's type; of a foreign message what its codec reads, else empty."""
         return self.message.type
 
     @property
