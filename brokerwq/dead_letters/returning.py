@@ -8,7 +8,7 @@ from contextlib import suppress
 from brokerwq._runtime.pauses import Pauses
 from brokerwq.clock import Clock
 from brokerwq.driver import Consumer, Delivery, Mark
-from brokerwq.errors import DriverError
+from brokerwq.errors import DriverError, PermissionDeniedError
 
 _TRIES = 8
 _LONGEST_PAUSE = 2.0
@@ -20,14 +20,15 @@ async def return_chunk(
     delays: Sequence[float],
     marks: Sequence[Mark],
     clock: Clock,
-) -> None:
-    """Put back what fits one call, not counted.
+) -> PermissionDeniedError | None:
+    """Put back what fits one call, not counted; what is not allowed of that, if anything.
 
     What the broker does not take although it is asked again is returned counted, which needs no
     copy; failing that as well, it comes back when its lease ends.
     """
     waiting = list(range(len(deliveries)))
     pauses = Pauses(_LONGEST_PAUSE)
+    denial: PermissionDeniedError | None = None
     for attempt in range(_TRIES):
         if attempt:
             await clock.sleep(pauses.next())
@@ -40,12 +41,15 @@ async def return_chunk(
             )
         except DriverError as error:
             answers = [error] * len(waiting)
+        denials = [answer for answer in answers if isinstance(answer, PermissionDeniedError)]
+        denial = denials[0] if denials else denial
         waiting = [
             n
             for n, answer in zip(waiting, answers, strict=True)
             if answer is not None and answer.retryable
         ]
         if not waiting:
-            return
+            return denial
     with suppress(DriverError):
         await consumer.release([deliveries[n] for n in waiting], [delays[n] for n in waiting])
+    return denial

@@ -26,7 +26,7 @@ from brokerwq.driver import (
     Results,
     capabilities_of,
 )
-from brokerwq.errors import DriverError, LeaseLostError
+from brokerwq.errors import DriverError, LeaseLostError, PermissionDeniedError
 
 DEFAULT_LEASE = 60.0
 DEFAULT_MAX_HELD = 50_000
@@ -202,20 +202,23 @@ class Sweep:
             await asyncio.wait({self._beats})
 
     async def _put_back(self, consumer: Consumer) -> None:
-        held = list(self._held)
-        size = self._max_settle
-        chunks = [held[start : start + size] for start in range(0, len(held), size)]
+        held, size = list(self._held), self._max_settle
+        first, rest = held[:1], held[1:]
+        chunks = [rest[start : start + size] for start in range(0, len(rest), size)]
+        # One alone: a copy whose original may not be deleted stays beside it.
+        denial = await self._return(consumer, first) if first else None
         for start in range(0, len(chunks), _CALLS):
-            await asyncio.gather(
-                *(
-                    return_chunk(
-                        consumer,
-                        chunk,
-                        [0.0] * len(chunk),
-                        [self._mark_of(delivery) for delivery in chunk],
-                        self._clock,
-                    )
-                    for chunk in chunks[start : start + _CALLS]
-                )
-            )
+            part = chunks[start : start + _CALLS]
+            if denial is None:
+                await asyncio.gather(*(self._return(consumer, chunk) for chunk in part))
+                continue
+            for chunk in part:
+                with suppress(DriverError):
+                    await consumer.release(chunk, [0.0] * len(chunk))
         self._held.clear()
+
+    async def _return(
+        self, consumer: Consumer, chunk: Sequence[Delivery]
+    ) -> PermissionDeniedError | None:
+        marks = [self._mark_of(delivery) for delivery in chunk]
+        return await return_chunk(consumer, chunk, [0.0] * len(chunk), marks, self._clock)

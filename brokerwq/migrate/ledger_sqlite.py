@@ -92,8 +92,9 @@ class SqliteDatabase:
 
     def _make(self) -> None:
         db = self._opened()
-        ((application,),) = self.fetch("PRAGMA application_id")
         has_tables = self._has_tables()
+        # Asked for afterwards: another mover may be making both at this moment.
+        ((application,),) = self.fetch("PRAGMA application_id")
         if has_tables and application != _APPLICATION_ID:
             msg = f"{self.name} is a database of something else, no ledger of a migration"
             raise ConfigError(msg)

@@ -10,9 +10,9 @@ import pytest
 from brokerwq.dead_letters.sweep import Sweep
 from brokerwq.driver.moving import Foresight, Identified, NativeRaw
 from brokerwq.driver.protocol import QueueSpec
-from brokerwq.errors import ThrottledError
+from brokerwq.errors import PermissionDeniedError, ThrottledError
 from brokerwq.message import Message
-from brokerwq.testing.faults import Faults, FaultyDriver, Partly
+from brokerwq.testing.faults import Fail, Faults, FaultyDriver, Partly
 from tests.migrate.lab import DEAD, QUEUE, Lab, made, opened
 
 TOO_LARGE = b"x" * 1_100_000
@@ -261,3 +261,21 @@ async def test_a_look_puts_back_what_the_broker_was_too_busy_to_take(lab: Lab) -
         stats = await driver.inspect(QUEUE)
 
     assert (stats.ready.value, stats.leased.value) == (30, 0)
+
+
+async def test_a_look_that_may_not_delete_leaves_one_copy_at_most(tmp_path: Path) -> None:
+    """At SQS what is put back is copied, and the original deleted; nothing foretold it here."""
+    async with opened(f"memory://{tmp_path.name}?like=sqs") as driver:
+        await driver.declare(QueueSpec(name=QUEUE))
+        for n in range(30):
+            await driver.send(QUEUE, [made(n)], [0.0])
+        faults = Faults()
+        faults.add("put_back", Fail(PermissionDeniedError("delete is not allowed")), times=None)
+        async with Sweep(FaultyDriver(driver, faults), QUEUE) as sweep:
+            while await sweep.claim(10):
+                pass
+
+        stats = await driver.inspect(QUEUE)
+
+    assert sum(call.items for call in faults.calls if call.operation == "put_back") == 1
+    assert stats.ready.value == 29  # the other one comes back when its lease ends
