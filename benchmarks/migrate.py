@@ -1,6 +1,6 @@
 """How fast a mover is, beside what it is made of: draining the source, and filling the target.
 
-    python benchmarks/migrate.py [--items N] [--rounds N] [--moves NAME ...]
+    python benchmarks/migrate.py [--items N] [--rounds N] [--moves NAME ...] [--ledger postgres]
 
 Each round measures, on fresh queues of the same servers and one after another: a runner that
 drains a source, with a worker that does nothing; ``enqueue_many`` into a target; and the mover
@@ -29,6 +29,7 @@ from pydantic import BaseModel
 from brokerwq import App, Runner
 from brokerwq.migrate import Migration, MoveReport
 from brokerwq.testing.servers.localstack import SqsServer, localstack
+from brokerwq.testing.servers.postgres import postgres
 from brokerwq.testing.servers.rabbitmq import rabbitmq
 
 QUEUE = "orders"
@@ -89,9 +90,8 @@ async def drained(url: str, items: int) -> float:
     return items / seconds
 
 
-async def moved(source: str, target: str, items: int, folder: Path) -> float:
+async def moved(source: str, target: str, items: int, ledger: str) -> float:
     await filled(source, items)
-    ledger = f"sqlite:///{folder}/{secrets.token_hex(4)}.db"
     last = started = 0.0
 
     def progressed(report: MoveReport) -> None:
@@ -109,11 +109,11 @@ async def moved(source: str, target: str, items: int, folder: Path) -> float:
     return items / (last - started)
 
 
-async def measure(move: Move, items: int, folder: Path) -> tuple[float, float, float]:
+async def measure(move: Move, items: int, ledger: str) -> tuple[float, float, float]:
     return (
         await drained(move.source(), items),
         await filled(move.target(), items),
-        await moved(move.source(), move.target(), items, folder),
+        await moved(move.source(), move.target(), items, ledger),
     )
 
 
@@ -143,6 +143,13 @@ def moves_of(names: list[str], folder: Path, stack: ExitStack) -> list[Move]:
     ]
 
 
+def ledgers_of(place: str, folder: Path, stack: ExitStack) -> Callable[[], str]:
+    if place == "sqlite":
+        return lambda: f"sqlite:///{folder}/{secrets.token_hex(4)}.db"
+    server = stack.enter_context(postgres())
+    return lambda: f"{server.url}?schema=bench_{secrets.token_hex(4)}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--items", type=int, default=10_000)
@@ -153,14 +160,16 @@ def main() -> None:
         default=["sqlite-sqlite", "sqlite-rabbitmq", "rabbitmq-sqlite", "rabbitmq-sqs"],
         metavar="SOURCE-TARGET",
     )
+    parser.add_argument("--ledger", choices=["sqlite", "postgres"], default="sqlite")
     options = parser.parse_args()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         moves = moves_of(options.moves, folder, stack)
+        ledger_of = ledgers_of(options.ledger, folder, stack)
         found: dict[str, list[tuple[float, float, float]]] = {move.name: [] for move in moves}
         for _ in range(options.rounds):
             for move in moves:
-                found[move.name].append(asyncio.run(measure(move, options.items, folder)))
+                found[move.name].append(asyncio.run(measure(move, options.items, ledger_of())))
     print("| move | drain a second | enqueue a second | mover a second | of the slower |")
     print("|---|---|---|---|---|")
     for name, rounds in found.items():

@@ -44,7 +44,7 @@ _SETTINGS: Final = {
     "default_transaction_isolation": "read committed",
     "statement_timeout": "60s",
     "lock_timeout": "30s",
-    # A mover that is frozen, or cut off, keeps the others from writing for so long.
+    # For so long a mover that is frozen, or cut off, keeps the others from writing.
     "idle_in_transaction_session_timeout": "10s",
 }
 _TRANSPORT: Final[dict[str, Any]] = {"connect_timeout": 5, "tcp_user_timeout": 10_000}
@@ -259,8 +259,7 @@ def _parsed(url: str) -> tuple[str, str]:
     parts = split_url(url)
     if parts.fragment or parts.netloc.count("@") > 1 or "@" in parts.path + parts.query:
         # Nothing of it is shown, nor given to libpq, which would show a part of a password.
-        msg = "the ledger's URL cannot be read: write %40 for @, %2F for /, %3F for ?, %23 for #"
-        raise ConfigError(msg)
+        raise _unreadable("write %40 for @, %2F for /, %3F for ?, %23 for #")
     options = [option for option in parts.query.split("&") if option]
     theirs = [option for option in options if not option.startswith("schema=")]
     schemas = {option.removeprefix("schema=") for option in options if option not in theirs}
@@ -275,17 +274,19 @@ def _parsed(url: str) -> tuple[str, str]:
     except psycopg.Error:
         known = {default.keyword.decode() for default in psycopg.pq.Conninfo.get_defaults()}
         unknown = {option.partition("=")[0] for option in theirs} - known
-        what = f"unknown option {min(unknown)!r:.100}" if unknown else "it is no URL of PostgreSQL"
-        msg = f"the ledger's URL cannot be read: {what}"
-        raise ConfigError(msg) from None
+        why = f"unknown option {min(unknown)!r:.100}" if unknown else "it is no URL of PostgreSQL"
+        raise _unreadable(why) from None
     if not _PORT.fullmatch(str(parameters.get("port", ""))):
-        msg = "the ledger's URL cannot be read: the port is no number"
-        raise ConfigError(msg)
+        raise _unreadable("the port is no number")
     # Ours behind theirs, so that they hold.
     settings = as_options({**_SETTINGS, "search_path": f'"{schema}"'})
     parameters["options"] = f"{parameters.get('options', '')} {settings}".strip()
     parameters["client_encoding"] = "utf8"
     return schema, make_conninfo(**{**_TRANSPORT, **parameters})
+
+
+def _unreadable(why: str) -> ConfigError:
+    return ConfigError(f"the ledger's URL cannot be read: {why}")
 
 
 @contextmanager
