@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 @broker_options
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
 def doctor(*, names: tuple[str, ...], url: str | None, app_spec: str | None, json_: bool) -> None:
-    """Examine the queues of an app, or those that are named; change nothing.
+    """Examine queues, and change nothing.
 
-    Prints what the broker can do, then each finding with what would mend it; of an app with
-    several brokers, for each of them. An error is exit code 4; where it only keeps a run from
+    Those of an app, or those that are named. Prints what the broker can do, then each finding
+    with what would mend it; of an app with several brokers, for each of them. An error is exit code 4; where it only keeps a run from
     a queue of others, the exit code of that run.
     """
     targets = targets_of(url, app_spec)

@@ -49,7 +49,7 @@ def _key_options(command: F) -> F:
 @_store_options
 @click.option("--dry-run", is_flag=True, help="Print the statements, and change nothing.")
 def init(*, store_url: str | None, app_spec: str | None, dry_run: bool) -> None:
-    """Make what the records live in, if it is missing: tables, or a mark."""
+    """Make the tables or the mark that are missing."""
     store, _ = _open(store_url, app_spec, create=True)
     if dry_run:
         from brokerwq.idempotency import TransactionalStore
@@ -121,7 +121,10 @@ def show(
     is_id: bool,
     json_: bool,
 ) -> None:
-    """Show the record of KEY: 32 hex digits, as ls prints them, or see --worker."""
+    """Show the record of KEY.
+
+    KEY is 32 hex digits, as ls prints them; or see --worker.
+    """
     store, app = _open(store_url, app_spec)
     digest = _digest(key, worker, app, is_id=is_id)
     record = _with(store, lambda store: store.get(digest))
@@ -186,7 +189,7 @@ def forget(
 def prune(
     *, store_url: str | None, app_spec: str | None, batch: int, pause: float, dry_run: bool
 ) -> None:
-    """Remove records that have expired, in batches that keep nobody waiting."""
+    """Remove records that have expired, in batches."""
     store, _ = _open(store_url, app_spec)
 
     async def remove(store: Store) -> int:

@@ -153,9 +153,9 @@ def _move(
 @click.option("--back", is_flag=True, help="Of the rollback.")
 @json_option
 def status(*, sides: Sides, settle: Fraction, wait: bool, back: bool, json_: bool) -> None:
-    """Count both sides, and say whether the old one is empty and stays empty.
+    """Count both sides, and say whether the old one is empty.
 
-    Exit code 1 as long as it is not.
+    Exit code 1 as long as it is not empty, or has not stayed so for --settle.
     """
     seconds = float(settle)
 
@@ -210,9 +210,9 @@ def finish(
     assume_idle: bool,
     dry_run: bool,
 ) -> None:
-    """Close the migration, if the old side is empty: no mover can start any more.
+    """Close the migration, if the old side is empty.
 
-    Exit code 1 if something speaks against it.
+    No mover can start any more. Exit code 1 if something speaks against it.
     """
     objections = _ask(
         sides,

@@ -50,7 +50,7 @@ def declare(
     ordered: bool,
     dry_run: bool,
 ) -> None:
-    """Create QUEUE and its dead-letter queue; without QUEUE, all that the app needs.
+    """Create QUEUE and its dead-letter queue, or all of an app.
 
     For an app with several brokers it does so at each of them. What exists is compared and
     never changed; a difference ends with exit code 4. With

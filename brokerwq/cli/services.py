@@ -23,10 +23,10 @@ _as_json = click.option("--json", "json_", is_flag=True, help="Print JSON.")
 
 @click.group()
 def services() -> None:
-    """Start and stop a RabbitMQ and an SQS (LocalStack) on this machine.
+    """Start and stop a RabbitMQ and an SQS on this machine.
 
-    In Docker where an engine answers, else as processes. What they need is installed first,
-    which takes minutes the first time.
+    SQS is LocalStack's. In Docker where an engine answers, else as processes. What they need is
+    installed first, which takes minutes the first time.
     """
 
 
@@ -79,7 +79,10 @@ def down(*, kinds: tuple[str, ...]) -> None:
 @_names
 @_as_json
 def status(*, kinds: tuple[str, ...], json_: bool) -> None:
-    """Tell what "services up" has started, and whether it answers; with 3 if any does not."""
+    """Tell what "services up" has started, and whether it answers.
+
+    Exit code 3 if any does not.
+    """
     from brokerwq.testing.servers import shared
 
     found = [(kind, shared.running(kind, _folder())) for kind in _chosen(kinds)]
