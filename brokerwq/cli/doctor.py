@@ -32,8 +32,8 @@ def doctor(*, names: tuple[str, ...], url: str | None, app_spec: str | None, jso
     """Examine queues, and change nothing.
 
     Those of an app, or those that are named. Prints what the broker can do, then each finding
-    with what would mend it; of an app with several brokers, for each of them. An error is exit code 4; where it only keeps a run from
-    a queue of others, the exit code of that run.
+    with what would mend it; of an app with several brokers, for each of them. An error is exit
+    code 4; where it only keeps a run from a queue of others, the exit code of that run.
     """
     targets = targets_of(url, app_spec)
     specs = _specs(targets[0], names)
