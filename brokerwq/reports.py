@@ -103,7 +103,8 @@ class RunReport:
         stuck: Handlers that did not end; only ending the process ends them.
         exit_code: 0, or what a handler or a second signal asked for.
         drained: Nothing was left that a drain waits for.
-        left_delayed: Messages delayed beyond the longest backoff, which it did not await.
+        left_delayed: Messages that it did not await: delayed beyond the longest backoff, or held
+            for want of a dead-letter queue.
         estimated: The broker's counts, by which it ended, were estimates.
     """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from hashlib import blake2b
 
 from brokerwq._runtime.execution import Ended, Shared, Work, execute
 from brokerwq._runtime.lane import Lane
@@ -49,6 +50,7 @@ class Dispatcher:
         self._suspect = suspect
         self._beside = beside
         self._ids: dict[str, Held] = {}
+        self._on_hold: dict[str, set[str]] = {}
 
     @property
     def is_stopping(self) -> bool:
@@ -214,14 +216,8 @@ class Dispatcher:
         ended: Ended | None = None,
         route: Route | None = None,
     ) -> None:
-        if verdict.operation == "dead_letter" and lane.spec.on_dead == "hold":
-            verdict = lane.judge.held(
-                held.view,
-                verdict,
-                # Longer than what a drain waits for: this one does not come to an end.
-                pause=lane.longest_wait + _HELD_PAUSE,
-                max_attempts=0 if route is None else route.retry.max_attempts,
-            )
+        if lane.spec.on_dead == "hold":
+            verdict = self._or_held(lane, held, verdict, route)
         if verdict.note is not None and lane.spec.dead_letter_via is None:
             verdict = replace(verdict, note=named(held, verdict.note))
         is_news = self._shared.detailed or verdict.label != "done"
@@ -243,6 +239,27 @@ class Dispatcher:
                 )
             )
         lane.settler.settle(held, verdict, self._concluded)
+
+    def _or_held(self, lane: Lane, held: Held, verdict: Verdict, route: Route | None) -> Verdict:
+        """``verdict``, or what stands for a dead letter where there is no queue for it."""
+        message = held.view.message
+        on_hold = self._on_hold.setdefault(lane.title, set())
+        key = message.id or blake2b(message.body).hexdigest()
+        if verdict.operation != "dead_letter":
+            on_hold.discard(key)
+            return verdict
+        on_hold.add(key)
+        return lane.judge.held(
+            held.view,
+            verdict,
+            # Longer than what a drain waits for: this one does not come to an end.
+            pause=lane.longest_wait + _HELD_PAUSE,
+            max_attempts=0 if route is None else route.retry.max_attempts,
+        )
+
+    def on_hold(self, lane: Lane) -> int:
+        """How many messages of its queue are held for want of a dead-letter queue."""
+        return len(self._on_hold.get(lane.title, ()))
 
     def _concluded(self, request: Settle, error: DriverError | None) -> None:
         message = request.held.view.message

@@ -40,7 +40,8 @@ class Drained:
     """How a drain ended.
 
     Attributes:
-        left_delayed: Messages that are delayed beyond the longest backoff, not awaited.
+        left_delayed: Messages that are delayed beyond the longest backoff, not awaited, or held
+            for want of a dead-letter queue.
         estimated: The counts were estimates that stayed at zero.
     """
 
@@ -56,6 +57,7 @@ class Drain:
         lanes: The open lanes; one that is being replaced is missing for a while.
         lane_count: How many there are otherwise.
         slots: Whether anything runs here.
+        on_hold: How many messages of a lane are held for want of a dead-letter queue.
         opener: Quiesces lanes for a close look, and opens them again.
         clock: For pauses.
         emit: Told of each look.
@@ -68,6 +70,7 @@ class Drain:
         lane_count: int,
         *,
         slots: Slots,
+        on_hold: Callable[[Lane], int],
         opener: Opener,
         clock: Clock,
         emit: Callable[[Event], object] | None,
@@ -76,6 +79,7 @@ class Drain:
         self._lanes = lanes
         self._lane_count = lane_count
         self._slots = slots
+        self._on_hold = on_hold
         self._opener = opener
         self._clock = clock
         self._emit = emit
@@ -106,7 +110,10 @@ class Drain:
             if not await self._is_certain(lanes):
                 empty_since, pause = None, _FIRST_PAUSE
                 continue
-            left = sum(stats.delayed.value for stats in looks)
+            left = sum(
+                max(stats.delayed.value, self._on_hold(lane))
+                for lane, stats in zip(lanes, looks, strict=True)
+            )
             return Drained(left_delayed=left, estimated=estimated)
 
     async def _find_nothing(self, lanes: Sequence[Lane]) -> Sequence[QueueStats] | None:
@@ -129,12 +136,14 @@ class Drain:
         is_busy = any(lane.settler.pending or not lane.gate.is_set() for lane in lanes)
         if is_busy or len(lanes) < self._lane_count or not self._slots.is_at_rest:
             return False
-        return all(
-            not stats.ready.value
-            and not stats.leased.value
-            and (not stats.delayed.value or self._is_far_off(lane, stats))
-            for lane, stats in zip(lanes, looks, strict=True)
-        )
+        return all(map(self._has_nothing, lanes, looks))
+
+    def _has_nothing(self, lane: Lane, stats: QueueStats) -> bool:
+        at_once = stats.ready.value + stats.leased.value
+        # Of what comes back for ever, and is never run, not each broker tells when.
+        if at_once + stats.delayed.value <= self._on_hold(lane):
+            return True
+        return not at_once and (not stats.delayed.value or self._is_far_off(lane, stats))
 
     def _is_far_off(self, lane: Lane, stats: QueueStats) -> bool:
         if self._goal.include_delayed or stats.next_due is None:

@@ -154,6 +154,7 @@ class Engine:
                 self._lanes.values,
                 len(plan.queues) * len(plan.sites),
                 slots=slots,
+                on_hold=dispatcher.on_hold,
                 opener=opener,
                 clock=plan.clock,
                 emit=self._emit,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 
 import pytest
 
 from brokerwq import App, Job, Message, Retry, RetryPolicy, Snooze
 from brokerwq.errors import ConfigError
 from brokerwq.events import BrokerUnreachable
+from brokerwq.testing import FakeClock
 from brokerwq.testing.faults import Faults
 from tests.cases.lab import Place, counts, declare, send, send_raw
 
@@ -370,3 +372,27 @@ async def test_drains_in_a_row_by_one_app(both_slowly: Place) -> None:
         report = await both_slowly.drain(app)
         assert report.done == 1
     assert seen == [0, 1, 2]
+
+
+@pytest.mark.parametrize("like", ["", "?like=rabbitmq", "?like=sqs"])
+@pytest.mark.parametrize("ids", [("a", "b", "c"), ("", "", "")])
+async def test_what_is_held_for_want_of_a_dead_letter_queue_is_left_and_reported(
+    like: str, ids: tuple[str, str, str]
+) -> None:
+    place = Place(f"memory://{uuid.uuid4().hex}{like}", FakeClock())
+    app = place.app()
+    seen: list[int] = []
+
+    @app.worker("q", codec="json", foreign=True, on_dead="hold")
+    async def take(n: int) -> None:
+        seen.append(n)
+
+    await declare(place.app(), "q")
+    bodies = (b"no json", b"1", b"no json either")
+    messages = [Message(id=id_, body=body) for id_, body in zip(ids, bodies, strict=True)]
+    await send_raw(app, "q", *messages)
+    report = await place.drain(app)
+
+    assert seen == [1]
+    assert (report.drained, report.done, report.left_delayed) == (True, 1, 2)
+    await place.aclose()
