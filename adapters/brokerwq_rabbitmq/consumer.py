@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from brokerwq.clock import Clock
 from brokerwq.driver import Delivery, Mark, Results
 from brokerwq.driver.rules.rabbitmq import cannot_extend
+from brokerwq.driver.support import unstarted
 from brokerwq.durations import positive_seconds, seconds_of
 from brokerwq.errors import DriverError, LeaseLostError
 from brokerwq.message import DeadLetterNote, Message
@@ -194,7 +195,7 @@ class RabbitConsumer:
     async def quiesce(self) -> None:
         """See ``Consumer.quiesce``."""
         unclaimed = [self._delivery_of(held, 0.0) for held in await self._intake.quiesce()]
-        marks = [_unchanged(delivery) for delivery in unclaimed]
+        marks = [unstarted(delivery.message, delivery.receives) for delivery in unclaimed]
         results = await self.put_back(unclaimed, [0.0] * len(unclaimed), marks)
         failed = [
             delivery
@@ -312,17 +313,6 @@ class RabbitConsumer:
                 _ = self._intake.spawn(let_go())
 
         self._clock.call_at(self._clock.now() + copy.delay, due)
-
-
-def _unchanged(delivery: Delivery) -> Mark:
-    message = delivery.message
-    return Mark(
-        attempts=message.attempts + delivery.receives - 1,
-        suspect=message.suspect or delivery.receives > 1,
-        unknown_since=message.unknown_since,
-        not_before=message.not_before,
-        snoozed=message.snoozed,
-    )
 
 
 def _lost(delivery: Delivery) -> LeaseLostError:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import sqlite3
+from collections.abc import Callable, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from brokerwq.clock import Clock
 from brokerwq.driver import Delivery, Mark, Results
@@ -15,12 +16,15 @@ from brokerwq_sqlite import statements, wire
 from brokerwq_sqlite.engine import Engine
 from brokerwq_sqlite.errors import closed, lease_lost
 from brokerwq_sqlite.operation import Claim
-from brokerwq_sqlite.statements import Handle, Leased
+from brokerwq_sqlite.statements import Handle, Leased, Moment
 
 if TYPE_CHECKING:
     from brokerwq_sqlite.driver import SqliteDriver
 
 MAX_CLAIM: Final = 500
+
+_Change: TypeAlias = Callable[[sqlite3.Connection, Moment, Sequence[Handle]], Sequence[bool]]
+"""Changes what is still leased; an answer for each."""
 
 
 class SqliteConsumer:
@@ -101,37 +105,26 @@ class SqliteConsumer:
     async def ack(self, deliveries: Sequence[Delivery], /) -> Results:
         """See ``Consumer.ack``."""
         self._check_open()
-        handles = _handles(deliveries)
-        done = await self._engine.call(
-            lambda db, moment: statements.ack(db, moment, handles),
-            writes=True,
-            weight=len(handles),
-        )
-        return _results(deliveries, done)
+        return await self._change(deliveries, statements.ack, feeds=False)
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float, /) -> Results:
         """See ``Consumer.extend``."""
         self._check_open()
         seconds = positive_seconds(seconds, "lease")
-        handles = _handles(deliveries)
-        done = await self._engine.call(
-            lambda db, moment: statements.extend(db, moment, handles, seconds),
-            writes=True,
-            weight=len(handles),
+        return await self._change(
+            deliveries,
+            lambda db, moment, handles: statements.extend(db, moment, handles, seconds),
+            feeds=False,
         )
-        return _results(deliveries, done)
 
     async def release(self, deliveries: Sequence[Delivery], delays: Sequence[float], /) -> Results:
         """See ``Consumer.release``."""
         self._check_open()
         waits = [seconds_of(delay, "delay", floor=0.0) for delay in delays]
-        handles = _handles(deliveries)
-        done = await self._engine.call(
-            lambda db, moment: statements.release(db, moment, handles, waits),
-            feeds=True,
-            weight=len(handles),
+        return await self._change(
+            deliveries,
+            lambda db, moment, handles: statements.release(db, moment, handles, waits),
         )
-        return _results(deliveries, done)
 
     async def put_back(
         self, deliveries: Sequence[Delivery], delays: Sequence[float], marks: Sequence[Mark], /
@@ -143,13 +136,10 @@ class SqliteConsumer:
             wire.marked(delivery.message, mark)
             for delivery, mark in zip(deliveries, marks, strict=True)
         ]
-        handles = _handles(deliveries)
-        done = await self._engine.call(
-            lambda db, moment: statements.put_back(db, moment, handles, waits, envelopes),
-            feeds=True,
-            weight=len(handles),
+        return await self._change(
+            deliveries,
+            lambda db, moment, handles: statements.put_back(db, moment, handles, waits, envelopes),
         )
-        return _results(deliveries, done)
 
     async def dead_letter(
         self, deliveries: Sequence[Delivery], notes: Sequence[DeadLetterNote], /
@@ -160,13 +150,27 @@ class SqliteConsumer:
             wire.buried(delivery.message, note)
             for delivery, note in zip(deliveries, notes, strict=True)
         ]
+        return await self._change(
+            deliveries,
+            lambda db, moment, handles: statements.dead_letter(
+                db, moment, self._queue, handles, envelopes
+            ),
+        )
+
+    async def _change(
+        self, deliveries: Sequence[Delivery], change: _Change, *, feeds: bool = True
+    ) -> Results:
         handles = _handles(deliveries)
         done = await self._engine.call(
-            lambda db, moment: statements.dead_letter(db, moment, self._queue, handles, envelopes),
-            feeds=True,
+            lambda db, moment: change(db, moment, handles),
+            writes=True,
+            feeds=feeds,
             weight=len(handles),
         )
-        return _results(deliveries, done)
+        return [
+            None if is_done else lease_lost(delivery)
+            for delivery, is_done in zip(deliveries, done, strict=True)
+        ]
 
     async def quiesce(self) -> None:
         """See ``Consumer.quiesce``."""
@@ -206,10 +210,3 @@ def _handle(delivery: Delivery) -> Handle:
             return seq, token
         case _:
             return 0, 0  # of another adapter: no row has that number
-
-
-def _results(deliveries: Sequence[Delivery], done: Sequence[bool]) -> Results:
-    return [
-        None if is_done else lease_lost(delivery)
-        for delivery, is_done in zip(deliveries, done, strict=True)
-    ]

@@ -18,6 +18,7 @@ from brokerwq.clock import Clock
 from brokerwq.driver import Capabilities, Delivery, Mark, Results
 from brokerwq.driver.rules import sqs as rules
 from brokerwq.driver.rules.sqs import MAX_DELAY, MAX_LEASE
+from brokerwq.driver.support import unstarted
 from brokerwq.durations import positive_seconds, seconds_of
 from brokerwq.errors import ClosedError, DriverError, LeaseLostError, PermissionDeniedError
 from brokerwq.message import DeadLetterNote
@@ -183,7 +184,7 @@ class SqsConsumer:
         if not unclaimed:
             return
         none = [0.0] * len(unclaimed)
-        marks = [copies.unstarted(receipt_of(delivery).received) for delivery in unclaimed]
+        marks = [unstarted(delivery.message, delivery.receives) for delivery in unclaimed]
         try:
             results = await self.put_back(unclaimed, none, marks)
         except DriverError as exc:

@@ -7,6 +7,7 @@ from typing import Any
 
 from brokerwq.driver import Mark
 from brokerwq.driver.rules import sqs as rules
+from brokerwq.driver.support import unstarted
 from brokerwq.message import DeadLetterNote, Message
 from brokerwq_sqs import wire
 from brokerwq_sqs.batch import Entry
@@ -16,20 +17,9 @@ from brokerwq_sqs.wire import Encoded
 _TRACE = "AWSTraceHeader"
 
 
-def unstarted(received: Received) -> Mark:
-    """The mark of a message that nobody has begun: this receive does not count."""
-    message = received.message
-    return replace(
-        Mark.of(message),
-        attempts=message.attempts + received.receives - 1,
-        # The copy's receives start anew, so the suspicion must be written on it.
-        suspect=message.suspect or received.receives > 1,
-    )
-
-
 def spent(received: Received) -> Mark:
     """The mark of a message that comes back by copy and spent its attempt."""
-    mark = unstarted(received)
+    mark = unstarted(received.message, received.receives)
     return replace(mark, attempts=mark.attempts + 1, not_before=None)
 
 

@@ -17,6 +17,7 @@ from brokerwq._runtime.guard import Skip
 from brokerwq.backoff import RetryPolicy
 from brokerwq.driver.capabilities import Capabilities, UncountedReturn
 from brokerwq.driver.protocol import Delivery, Mark
+from brokerwq.driver.support import unstarted
 from brokerwq.events import UNKNOWN_TYPE
 from brokerwq.foreign import Expired, Reading
 from brokerwq.message import DeadLetterNote
@@ -299,14 +300,8 @@ class Judge:
 
 
 def _uncounted(delivery: Delivery, *, unknown_since: datetime | None = None) -> Mark:
-    message = delivery.message
-    return replace(
-        Mark.of(message),
-        attempts=delivery.attempt - 1,
-        # The returned copy's receives start anew, so the suspicion must be written on it.
-        suspect=message.suspect or delivery.receives > 1,
-        unknown_since=unknown_since,
-    )
+    mark = unstarted(delivery.message, delivery.receives)
+    return replace(mark, unknown_since=unknown_since)
 
 
 def is_crash_suspect(delivery: Delivery, max_attempts: int) -> bool:

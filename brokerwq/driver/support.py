@@ -6,12 +6,14 @@ import math
 import re
 import shlex
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 from brokerwq.driver.capabilities import Capabilities
-from brokerwq.driver.protocol import Difference, QueueSpec
+from brokerwq.driver.protocol import Difference, Mark, QueueSpec
 from brokerwq.errors import ConfigError, DriverError, QueueNotFoundError
+from brokerwq.message import Message
 
 _T = TypeVar("_T")
 
@@ -100,6 +102,16 @@ def split_to_limits(
         parts[-1].append(place)
         size += sizes[place]
     return parts
+
+
+def unstarted(message: Message, receives: int) -> Mark:
+    """The mark of a message that nobody has begun: the last of its ``receives`` is not counted."""
+    return replace(
+        Mark.of(message),
+        attempts=message.attempts + receives - 1,
+        # The returned copy's receives start anew, so the suspicion must be written on it.
+        suspect=message.suspect or receives > 1,
+    )
 
 
 def bare(exc: BaseException) -> BaseException:
