@@ -193,6 +193,23 @@ def verbs(command: click.Command, path: str = "") -> Iterator[tuple[str, click.C
         yield path, command
 
 
+@pytest.mark.parametrize("page", PAGES, ids=titled)
+def test_every_command_that_is_shown_exists(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    inline = re.findall(r"`brokerwq ([a-z][^`]*)`", text)
+    typed = re.findall(r"^ *\$ (?:.*[|(] *|\w+=\S+ )?brokerwq ([a-z].*)$", text, re.MULTILINE)
+
+    for line in [*inline, *typed]:
+        words = re.split(r'[")|]', line)[0].split()
+        command: click.Command = brokerwq
+        while isinstance(command, click.Group) and words and words[0].islower():
+            assert words[0] in command.commands, line
+            command = command.commands[words.pop(0)]
+        options = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
+        shown = {word for word in words if word.startswith("--")}
+        assert shown <= {*options, "--help"}, line
+
+
 def section_of(text: str, heading: str) -> str:
     return text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
 
