@@ -585,10 +585,12 @@ def _answer_of_the_rabbitmq_adapter(each: Message, delay: float) -> str:
         outgoing: Any = copier._outgoing("q", each, delay)  # pyright: ignore[reportPrivateUsage]
     except (MessageRefusedError, UnsupportedError) as exc:
         return words(exc)
-    encoded = outgoing.properties.encode()
     return words(
         wire.size_error(
-            encoded, each.body, max_body=rabbitmq.MAX_BODY, max_frame=rabbitmq.MAX_FRAME
+            outgoing.properties,
+            each.body,
+            max_body=rabbitmq.MAX_BODY,
+            max_frame=rabbitmq.MAX_FRAME,
         )
     )
 
