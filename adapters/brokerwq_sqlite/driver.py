@@ -28,7 +28,7 @@ from brokerwq_sqlite.consumer import MAX_CLAIM, SqliteConsumer
 from brokerwq_sqlite.engine import Engine
 from brokerwq_sqlite.errors import closed
 from brokerwq_sqlite.settings import SqliteSettings
-from brokerwq_sqlite.wire import Row, row_of
+from brokerwq_sqlite.wire import Row, message_of, row_of
 
 _ROW_OVERHEAD_BYTES: Final = 4096
 """A row may not be longer than SQLite's limit; what it needs beside body and headers is less."""
@@ -137,6 +137,13 @@ class SqliteDriver:
         """See ``brokerwq.driver.moving.Located``."""
         real = await asyncio.to_thread(os.path.realpath, self._settings.path)
         return f"sqlite:///{real}"
+
+    async def read(self, queue: str, after: str, most: int, /) -> Sequence[tuple[str, Message]]:
+        """See ``brokerwq.driver.moving.Readable``."""
+        rows = await self._opened().call(
+            lambda db, _: statements.read(db, queue, int(after or 0), most)
+        )
+        return [(str(row.seq), message_of(row)[0]) for row in rows]
 
     async def hasten(self, queue: str, beyond: float, /) -> int:
         """See ``brokerwq.driver.moving.Hastening``."""

@@ -62,6 +62,14 @@ ORDER BY at, seq
 LIMIT ?
 """
 
+READ: Final = """
+SELECT seq, at, receives, id, type, content_type, created, headers, envelope, body
+FROM message
+WHERE queue = ? AND seq > ?
+ORDER BY seq
+LIMIT ?
+"""
+
 SELECT_LARGE: Final = """
 SELECT seq, body FROM large_body WHERE seq IN (SELECT value FROM json_each(?))
 """

@@ -156,7 +156,7 @@ def claim(db: sqlite3.Connection, moment: Moment, queue: int, most: int, lease: 
     """Lease up to ``most`` ready rows."""
     if look(db, queue).is_due(moment):
         db.execute(sql.SWEEP, {"queue": queue, "wall": moment.wall, "now": moment.now})
-    rows = _rows(db, queue, most)
+    rows = _rows(db, sql.SELECT, (queue, most))
     token = secrets.randbits(62)
     until = moment.now + lease
     if rows:
@@ -164,23 +164,28 @@ def claim(db: sqlite3.Connection, moment: Moment, queue: int, most: int, lease: 
     return Leased(token, until, rows)
 
 
-def _rows(db: sqlite3.Connection, queue: int, most: int) -> list[Claimed]:
+def read(db: sqlite3.Connection, queue: str, after: int, most: int) -> list[Claimed]:
+    """Up to ``most`` rows behind ``after``, whatever their state, and as they are."""
+    return _rows(db, sql.READ, (queue_id(db, queue), after, most))
+
+
+def _rows(db: sqlite3.Connection, query: str, parameters: Sequence[int]) -> list[Claimed]:
     try:
-        rows = _select(db, queue, most)
+        rows = _select(db, query, parameters)
     except sqlite3.OperationalError as exc:
         if "decode" not in str(exc):
             raise
         # Somebody else stored text that is not UTF-8: it shall become a defect, not an outage.
         db.text_factory = _lenient_text
         try:
-            rows = _select(db, queue, most)
+            rows = _select(db, query, parameters)
         finally:
             db.text_factory = str
     return _with_large_bodies(db, rows)
 
 
-def _select(db: sqlite3.Connection, queue: int, most: int) -> list[Claimed]:
-    return [Claimed._make(row) for row in db.execute(sql.SELECT, (queue, most))]
+def _select(db: sqlite3.Connection, query: str, parameters: Sequence[int]) -> list[Claimed]:
+    return [Claimed._make(row) for row in db.execute(query, parameters)]
 
 
 def _with_large_bodies(db: sqlite3.Connection, rows: list[Claimed]) -> list[Claimed]:

@@ -75,7 +75,7 @@ def buried(message: Message, note: DeadLetterNote) -> str | None:
 
 def delivery_of(row: Claimed, token: int, queue: str, lease_left: float) -> Delivery:
     """One receive of ``row``. What cannot be read becomes the delivery's ``defect``."""
-    message, defect = _message_of(row)
+    message, defect = message_of(row)
     return Delivery(
         message=message,
         queue=queue,
@@ -110,7 +110,8 @@ def _has_state(message: Message) -> bool:
     )
 
 
-def _message_of(row: Claimed) -> tuple[Message, str]:
+def message_of(row: Claimed) -> tuple[Message, str]:
+    """What ``row`` says, and what of it cannot be read."""
     if (
         row.envelope is None
         and row.headers is None

@@ -83,6 +83,24 @@ class Rights(Protocol):
 
 
 @runtime_checkable
+class Readable(Protocol):
+    """A driver that can show what is in a queue without claiming it, however much that is."""
+
+    async def read(self, queue: str, after: str, most: int, /) -> Sequence[tuple[str, Message]]:
+        """Up to ``most`` messages, delayed and leased ones included, each with its place.
+
+        Args:
+            queue: Its name.
+            after: The place behind which to go on; empty for the start.
+            most: 1 or more.
+
+        Raises:
+            QueueNotFoundError: there is no such queue.
+        """
+        ...
+
+
+@runtime_checkable
 class Hastening(Protocol):
     """A driver that can bring out what is delayed for long, so that it need not be waited for."""
 

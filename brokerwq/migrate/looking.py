@@ -9,8 +9,9 @@ from typing import Final
 
 from brokerwq.clock import Clock
 from brokerwq.dead_letters.sweep import DEFAULT_MAX_HELD, Sweep
-from brokerwq.driver.protocol import Delivery, QueueSpec
+from brokerwq.driver.protocol import QueueSpec
 from brokerwq.errors import DriverError
+from brokerwq.message import Message
 from brokerwq.migrate.cargo import unmoved
 from brokerwq.migrate.pair import Pair
 from brokerwq.migrate.side import Side
@@ -48,11 +49,10 @@ async def look_through(
             yield sweep
 
 
-def are_newer(claimed: Sequence[Delivery], moment: datetime) -> bool:
+def are_newer(messages: Sequence[Message], moment: datetime) -> bool:
     """Whether all of these were made after ``moment``: no look shall chase who goes on sending."""
     return all(
-        delivery.message.created_at is not None and delivery.message.created_at > moment
-        for delivery in claimed
+        message.created_at is not None and message.created_at > moment for message in messages
     )
 
 

@@ -162,7 +162,7 @@ class Planner:
                 able[pair.source] = sweep.capabilities, target
             while claimed := await sweep.claim(min(_CLAIM, sweep.max_claim)):
                 await self._judge(claimed, pair, found, plan, fitting)
-                if are_newer(claimed, started):
+                if are_newer([delivery.message for delivery in claimed], started):
                     break
             # One that was full to the brim may have been all there was.
             found.is_complete = sweep.is_complete or found.sampled == found.stats.ready.value

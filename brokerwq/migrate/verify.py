@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from brokerwq.clock import Clock
+from brokerwq.driver.moving import Readable
 from brokerwq.errors import QueueNotFoundError
+from brokerwq.message import Message
 from brokerwq.migrate.cargo import digest_of, name_of
 from brokerwq.migrate.entry import Entry
 from brokerwq.migrate.ledger import Ledger
@@ -102,13 +106,11 @@ async def verify(
     for pair in pairs:
         proof = QueueProof(queue=pair.source)
         entries = {entry.id: entry for entry in await ledger.entries(pair.source)}
-        old, old_whole = await _contents(source, pair, clock, at_target=False)
-        new, new_whole = await _contents(target, pair, clock, at_target=True)
-        proof.is_complete = old_whole and new_whole
-        _compare(proof, entries, old, new)
-        hidden = 0
-        if proof.run:
-            hidden = await _hidden(target, pair, seen=None if new_whole else len(new))
+        old = await _contents(source, pair, clock, at_target=False)
+        new = await _contents(target, pair, clock, at_target=True)
+        proof.is_complete = old.is_complete and new.is_complete
+        _compare(proof, entries, old.digests, new.digests)
+        hidden = await _hidden(target, pair, new) if proof.run and new.may_hide else 0
         proof.hidden = min(hidden, proof.run)
         proof.run -= proof.hidden
         if not proof.run:
@@ -120,8 +122,8 @@ async def verify(
 def _compare(
     proof: QueueProof,
     entries: dict[str, Entry],
-    old: dict[str, bytes],
-    new: dict[str, bytes],
+    old: Mapping[str, set[bytes]],
+    new: Mapping[str, set[bytes]],
 ) -> None:
     proof.known = len(entries)
     proof.unknown = sum(id_ not in entries for id_ in old)
@@ -138,37 +140,71 @@ def _compare(
             proof.run += 1
             if len(proof.missing) < MAX_NAMED:
                 proof.missing.append(id_)
-        for contents in (old, new):
-            if contents.get(id_, entry.digest) != entry.digest and len(proof.altered) < MAX_NAMED:
-                proof.altered.append(id_)
+        # Two messages may have one id: the ledger knows the last of them.
+        found = old.get(id_, set()) | new.get(id_, set())
+        if found and entry.digest not in found and len(proof.altered) < MAX_NAMED:
+            proof.altered.append(id_)
 
 
-async def _contents(
-    side: Side, pair: Pair, clock: Clock, *, at_target: bool
-) -> tuple[dict[str, bytes], bool]:
-    """Ids and digests of what can be claimed, and whether that was all."""
-    contents: dict[str, bytes] = {}
+@dataclass(slots=True)
+class _Contents:
+    """What was found in a queue.
+
+    Attributes:
+        digests: By id.
+        count: How many messages.
+        is_complete: That was all.
+        may_hide: Delayed and leased messages were not to be seen.
+    """
+
+    digests: dict[str, set[bytes]] = field(default_factory=dict[str, "set[bytes]"])
+    count: int = 0
+    is_complete: bool = True
+    may_hide: bool = True
+
+    def add(self, message: Message) -> None:
+        digest = digest_of(message)
+        self.digests.setdefault(name_of(message, digest), set()).add(digest)
+        self.count += 1
+
+
+async def _contents(side: Side, pair: Pair, clock: Clock, *, at_target: bool) -> _Contents:
+    found = _Contents()
     started = clock.utcnow()
-    try:
+    with suppress(QueueNotFoundError):
+        if isinstance(side.driver, Readable):
+            found.may_hide = False
+            with side.named():
+                queue = pair.target if at_target else pair.source
+                await _read(side.driver, queue, found, started)
+            return found
         async with look_through(side, pair, clock, at_target=at_target) as sweep:
             while claimed := await sweep.claim(min(_CLAIM, sweep.max_claim)):
                 for delivery in claimed:
-                    digest = digest_of(delivery.message)
-                    contents[name_of(delivery.message, digest)] = digest
-                if are_newer(claimed, started):
+                    found.add(delivery.message)
+                if are_newer([delivery.message for delivery in claimed], started):
                     break
-            return contents, sweep.is_complete
-    except QueueNotFoundError:
-        return contents, True
+            found.is_complete = sweep.is_complete
+    return found
 
 
-async def _hidden(side: Side, pair: Pair, *, seen: int | None) -> int:
-    """How many messages of the target were not seen, of which ``seen`` were if not all."""
+async def _read(driver: Readable, queue: str, found: _Contents, started: datetime) -> None:
+    place = ""
+    while part := await driver.read(queue, place, _CLAIM):
+        place = part[-1][0]
+        for _, message in part:
+            found.add(message)
+        if are_newer([message for _, message in part], started):
+            break
+
+
+async def _hidden(side: Side, pair: Pair, found: _Contents) -> int:
+    """How many messages of the target were not to be seen."""
     await know(side, pair, at_target=True)
     try:
         with side.named():
             stats = await side.driver.inspect(pair.target)
     except QueueNotFoundError:
         return 0
-    unseen = 0 if seen is None else max(0, stats.ready.value - seen)
+    unseen = 0 if found.is_complete else max(0, stats.ready.value - found.count)
     return unseen + stats.leased.value + stats.delayed.value

@@ -135,7 +135,7 @@ async def _kept(
         async with look_through(side, pair, clock) as sweep:
             while claimed := await sweep.claim(min(_CLAIM, sweep.max_claim)):
                 seen.update(_moved(delivery.message) for delivery in claimed)
-                if are_newer(claimed, started):
+                if are_newer([delivery.message for delivery in claimed], started):
                     break
             is_complete = sweep.is_complete
     away = sum(is_away for misfit, is_away in misfits.items() if misfit not in seen)

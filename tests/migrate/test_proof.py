@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from brokerwq.clock import SystemClock
+from brokerwq.driver.moving import Readable
 from brokerwq.errors import ConfigError
 from tests.migrate.lab import DEAD, QUEUE, Lab, made, opened
 
@@ -49,7 +50,12 @@ async def test_what_is_gone_is_lost_unless_workers_run(lab: Lab) -> None:
     assert (trusting.adds_up, trusting.queues[0].run) == (True, 5)
 
 
-async def test_what_a_worker_holds_at_the_target_is_not_missing(lab: Lab) -> None:
+@pytest.mark.parametrize(("target", "seen"), [("", (20, 0)), ("memory://{}", (16, 4))])
+async def test_what_a_worker_holds_at_the_target_is_not_missing(
+    tmp_path: Path, target: str, seen: tuple[int, int]
+) -> None:
+    """A file can be read; elsewhere what is held cannot be seen, but is counted."""
+    lab = Lab(tmp_path, target=target.format(tmp_path.name))
     await lab.declare()
     await lab.send([made(n) for n in range(20)])
     await lab.run()
@@ -61,7 +67,39 @@ async def test_what_a_worker_holds_at_the_target_is_not_missing(lab: Lab) -> Non
             found = await migration.verify()
 
     assert found.adds_up
-    assert (found.queues[0].at_target, found.queues[0].hidden) == (16, 4)
+    assert (found.queues[0].at_target, found.queues[0].hidden) == seen
+
+
+async def test_a_file_is_read_in_parts_and_nothing_in_it_is_claimed(lab: Lab) -> None:
+    await lab.declare()
+    await lab.send([made(n) for n in range(1100)])
+    await lab.run()
+    await lab.send([made(n) for n in range(3)], url=lab.target)  # of somebody else
+    async with opened(lab.target) as driver:
+        assert isinstance(driver, Readable)
+        places = [place for place, _ in await driver.read(QUEUE, "", 700)]
+        rest = await driver.read(QUEUE, places[-1], 700)
+        assert (len(places), len(rest), await driver.read(QUEUE, rest[-1][0], 1)) == (700, 403, [])
+
+    async with lab.migration() as migration:
+        found = await migration.verify()
+
+    assert found.adds_up
+    assert (found.queues[0].known, found.queues[0].at_target) == (1100, 1100)
+    assert await lab.counts(lab.target) == (1103, 0, 0)
+    assert all(delivery.attempt == 1 for delivery in await lab.take(lab.target))
+
+
+async def test_two_messages_of_one_id_are_no_alteration(lab: Lab) -> None:
+    await lab.declare()
+    await lab.send([made(1, id="x"), made(2, id="x"), made(3)])
+    await lab.run()
+
+    async with lab.migration() as migration:
+        found = await migration.verify()
+
+    assert found.adds_up
+    assert found.queues[0].altered == []
 
 
 async def test_an_altered_message_is_named(lab: Lab) -> None:
