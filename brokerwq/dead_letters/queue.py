@@ -132,7 +132,7 @@ class DeadLetters:
             while claimed := await sweep.claim(_room(limit, report, sweep.max_claim)):
                 for letter, _ in self._meant(claimed, selection, limit, report):
                     visit(letter)
-            report.is_complete = sweep.is_complete
+            report.is_complete = sweep.is_complete and not sweep.keeps_back
         return report
 
     async def find(
@@ -202,7 +202,7 @@ class DeadLetters:
                 await self._move(sweep, meant, to, report)
                 on_progress(report)
                 await pace.keep(report.done)
-            report.is_complete = sweep.is_complete
+            report.is_complete = sweep.is_complete and not sweep.keeps_back
         return report
 
     async def delete(
@@ -219,7 +219,7 @@ class DeadLetters:
                 meant = [d for _, d in self._meant(claimed, selection, limit, report)]
                 _count(report, meant, await sweep.ack(meant))
                 on_progress(report)
-            report.is_complete = sweep.is_complete
+            report.is_complete = sweep.is_complete and not sweep.keeps_back
         return report
 
     async def restore(

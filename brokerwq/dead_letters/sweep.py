@@ -156,6 +156,13 @@ class Sweep:
                 return claimed
         return ()
 
+    @property
+    def keeps_back(self) -> bool:
+        """Whether what is held may keep others of its group from being seen."""
+        return self.capabilities.ordered_groups and any(
+            delivery.message.group for delivery in self._held
+        )
+
     async def ack(self, deliveries: Sequence[Delivery]) -> Results:
         """Delete these messages, whatever their number; one answer for each."""
         consumer = self._open_consumer()

@@ -162,6 +162,19 @@ async def test_a_look_ends_at_its_limit_and_says_so(driver: Driver) -> None:
     assert await ready(driver, DEAD) == 5
 
 
+@pytest.mark.parametrize("group", ["g", None])
+async def test_a_look_says_that_a_group_is_handed_out_one_after_the_other(
+    group: str | None,
+) -> None:
+    async with opened("memory://?like=sqs-fifo") as driver:
+        await driver.declare(QueueSpec(name=QUEUE))
+        dead = [message(n, dead=note(), group=group) for n in range(3)]
+        await driver.send(DEAD, dead, [0.0] * 3)
+        letters, report = await DeadLetters(driver, QUEUE).find()
+
+    assert (len(letters), report.is_complete) == ((1, False) if group else (3, True))
+
+
 async def test_a_look_that_is_full_ends_and_says_so(driver: Driver) -> None:
     await bury(driver, *[message(n, dead=note()) for n in range(5)])
 
