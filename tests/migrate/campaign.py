@@ -123,6 +123,8 @@ class Campaign:
         db.close()
         await self._command("keys", "init", "--store", self.store)
         await lab.declare(lab.source)
+        if lab.target.startswith("sqlite:"):
+            await lab.declare(lab.target)  # a plan makes no file
         ordinary = [self._made() for _ in range(sizes.messages - sizes.misfits)]
         unfit = [self._made(pad="x" * sizes.misfit_bytes) for _ in range(sizes.misfits)]
         self.misfits = {message.id for message in unfit}
