@@ -72,6 +72,7 @@ async def moved(source: str, target: str, folder: Path, sizes: Sizes, movers: st
     lab = Lab(folder, source=source, target=target)
     campaign = Campaign(lab, sizes, target_of_movers=movers)
     await campaign.run()
+    print(f"\n{campaign.summary()}")
     assert campaign.kills >= sizes.kills
 
 

@@ -324,6 +324,17 @@ class Campaign:
         assert effects.keys() == wanted
         assert {n: times for n, times in effects.items() if times > 1} == {}
 
+    def summary(self) -> str:
+        """What was moved, for the table in docs/migration.md."""
+        rows = self._from_ledger(
+            "SELECT direction, total(done + pending > 0), total(done + pending) FROM entry "
+            "GROUP BY direction ORDER BY direction DESC",
+            list,
+            [],
+        )
+        moved = ", ".join(f"{way}: {ids:.0f} ids, {copies:.0f} copies" for way, ids, copies in rows)
+        return f"{moved}; {self.kills} movers killed; {len(self.sent)} messages sent"
+
     # -- what can be seen -----------------------------------------------------------------
 
     def _run(self) -> Counter[int]:
