@@ -30,27 +30,41 @@ class Dispatcher:
     Args:
         shared: What all jobs share.
         tally: Counts.
-        suspect: Given a crash suspect instead of a slot.
-        beside: Given what is claimed while one runs alone.
+        lanes: The open lanes.
     """
 
-    def __init__(
-        self,
-        shared: Shared,
-        tally: Tally,
-        suspect: Callable[[Lane, Held, Route], object],
-        beside: Callable[[Lane, Held], object],
-    ) -> None:
-        self.lanes: Mapping[LeaseKeeper, Lane] = {}
-        self.slots: Slots
+    def __init__(self, shared: Shared, tally: Tally, lanes: Mapping[LeaseKeeper, Lane]) -> None:
         self.is_isolating = False
-        self.watch: Callable[[], object] = bool
         self._shared = shared
         self._tally = tally
-        self._suspect = suspect
-        self._beside = beside
+        self._lanes = lanes
+        self._slots: Slots
+        self._suspect: Callable[[Lane, Held, Route], object]
+        self._beside: Callable[[Lane, Held], object]
+        self._watch: Callable[[], object]
         self._ids: dict[str, Held] = {}
         self._on_hold: dict[str, set[str]] = {}
+
+    def join(
+        self,
+        slots: Slots,
+        *,
+        suspect: Callable[[Lane, Held, Route], object],
+        beside: Callable[[Lane, Held], object],
+        watch: Callable[[], object],
+    ) -> None:
+        """Meet the parts that must know it themselves; before anything is accepted.
+
+        Args:
+            slots: What runs the jobs, by ``run``.
+            suspect: Given a crash suspect instead of a slot.
+            beside: Given what is claimed while one runs alone.
+            watch: Told that a handler is about to be called.
+        """
+        self._slots = slots
+        self._suspect = suspect
+        self._beside = beside
+        self._watch = watch
 
     @property
     def is_stopping(self) -> bool:
@@ -103,7 +117,7 @@ class Dispatcher:
     def start_alone(self, route: Route, held: Held) -> None:
         """Give ``held`` to the slots by itself."""
         self._remember(held)
-        self.slots.put(Work(route, [held]))
+        self._slots.put(Work(route, [held]))
 
     def _remember(self, held: Held) -> None:
         if held.view.message.id:
@@ -116,7 +130,7 @@ class Dispatcher:
 
     def start_batch(self, route: Route, helds: list[Held]) -> None:
         """Give the messages of one batch call to the slots."""
-        self.slots.put(Work(route, helds))
+        self._slots.put(Work(route, helds))
 
     def put_back(self, lane: Lane, held: Held, delay: float = 0.0) -> None:
         """Return a message unrun and uncounted, for somebody else."""
@@ -146,7 +160,7 @@ class Dispatcher:
     def _unfilled(self) -> list[tuple[Lane, Held]]:
         return [
             (lane, held)
-            for lane in self.lanes.values()
+            for lane in self._lanes.values()
             if lane.buffer is not None
             for held in lane.buffer.take()
         ]
@@ -161,7 +175,7 @@ class Dispatcher:
             self._finish(held, Verdict("release", "lost"))
         if not work.helds:
             return
-        self.watch()
+        self._watch()
         for ended in await execute(self._shared, work, self._announce):
             self._finish(ended.held, self._verdict(ended, work), ended, work.route)
 
@@ -285,7 +299,7 @@ class Dispatcher:
                 )
 
     def _lane_of(self, held: Held) -> Lane:
-        return self.lanes[held.keeper]
+        return self._lanes[held.keeper]
 
 
 def _class_name(error: BaseException | None) -> str:

@@ -110,8 +110,7 @@ class Engine:
             detailed=plan.detailed,
             state=state,
         )
-        isolation = Isolation(self._lanes.values)
-        dispatcher = Dispatcher(shared, self.tally, isolation.begin, isolation.set_aside)
+        dispatcher = Dispatcher(shared, self.tally, self._lanes)
         slots = Slots(
             plan.slots,
             dispatcher.run,
@@ -120,9 +119,6 @@ class Engine:
             stale=dispatcher.put_back_stale,
             crashed=self.lifecycle.fail,
         )
-        dispatcher.slots = isolation.slots = slots
-        isolation.dispatcher = dispatcher
-        dispatcher.lanes = self._lanes
         intake = Intake(
             slots,
             dispatcher,
@@ -133,7 +129,6 @@ class Engine:
             lane_count=len(plan.queues) * len(plan.sites),
             emit=self._emit,
         )
-        isolation.claim_one = intake.claim_one
         intakes = _Supervised(self.lifecycle.fail)
         opener = Opener(
             plan,
@@ -144,8 +139,18 @@ class Engine:
             lanes=self._lanes,
             start_intake=lambda lane: intakes.start(intake.run(lane)),
         )
-        isolation.opener = opener
-        isolation.start = intakes.start
+        isolation = Isolation(
+            self._lanes.values,
+            dispatcher,
+            slots,
+            opener,
+            claim_one=intake.claim_one,
+            start=intakes.start,
+        )
+        watchdog = Watchdog(plan.clock, slots, self._emit)
+        dispatcher.join(
+            slots, suspect=isolation.begin, beside=isolation.set_aside, watch=watchdog.wake
+        )
         parts = _Parts(shared, slots, dispatcher, isolation, opener, intakes, guards)
         drain: Drain | None = None
         if goal is not None:
@@ -159,8 +164,6 @@ class Engine:
                 clock=plan.clock,
                 emit=self._emit,
             )
-        watchdog = Watchdog(plan.clock, slots, self._emit)
-        dispatcher.watch = watchdog.wake
         drained: Drained | None = None
         try:
             guards.start()

@@ -38,20 +38,31 @@ class Isolation:
     What was claimed beside a suspect is put back; where the broker would count that as an
     attempt it is kept instead, its leases extended, until the suspect has run.
 
-    ``claim_one`` claims at most one message from a lane; ``start`` runs a task that ends the
-    runner if it fails.
-
     Args:
         lanes: All lanes of the runner; their gates are closed meanwhile.
+        dispatcher: Settles what is in the way, and begins the suspect.
+        slots: Must be at rest before it begins.
+        opener: Quiesces the lanes of a broker that pushes, and opens them again.
+        claim_one: Claims at most one message from a lane.
+        start: Runs a task that ends the runner if it fails.
     """
 
-    def __init__(self, lanes: Callable[[], Iterable[Lane]]) -> None:
-        self.dispatcher: Dispatcher
-        self.slots: Slots
-        self.opener: Opener
-        self.claim_one: Callable[[Lane], Awaitable[list[Held]]]
-        self.start: Callable[[Coroutine[Any, Any, None]], object]
+    def __init__(
+        self,
+        lanes: Callable[[], Iterable[Lane]],
+        dispatcher: Dispatcher,
+        slots: Slots,
+        opener: Opener,
+        *,
+        claim_one: Callable[[Lane], Awaitable[list[Held]]],
+        start: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
         self._lanes = lanes
+        self._dispatcher = dispatcher
+        self._slots = slots
+        self._opener = opener
+        self._claim_one = claim_one
+        self._start = start
         self._suspect: tuple[Lane, Held, Route] | None = None
         self._kept: list[tuple[Lane, Held]] = []
         self._deferrals: Counter[str] = Counter()
@@ -59,21 +70,21 @@ class Isolation:
     def begin(self, lane: Lane, held: Held, route: Route) -> None:
         """Isolate ``held``: the first of a claim; those after it are set aside."""
         if self._is_in_danger(lane, held):
-            self.dispatcher.put_back(lane, held, _LATER)
+            self._dispatcher.put_back(lane, held, _LATER)
             return
-        self.dispatcher.is_isolating = True
+        self._dispatcher.is_isolating = True
         for other in self._lanes():
             other.gate.clear()
-        self.dispatcher.set_aside(self.slots.take_unstarted())
+        self._dispatcher.set_aside(self._slots.take_unstarted())
         self._suspect = lane, held, route
-        self.start(self._run(lane))
+        self._start(self._run(lane))
 
     def set_aside(self, lane: Lane, held: Held) -> None:
         """Take ``held``, which has not begun, away from a suspect."""
         if _counts_returns(lane):
             self._kept.append((lane, held))
         else:
-            self.dispatcher.put_back(lane, held)
+            self._dispatcher.put_back(lane, held)
 
     def _is_in_danger(self, lane: Lane, held: Held) -> bool:
         """Whether ``held`` had better not be in our hands until what runs now has ended.
@@ -84,7 +95,7 @@ class Isolation:
         """
         id_ = held.view.message.id
         if (
-            not self.slots.running
+            not self._slots.running
             or _counts_returns(lane)
             or self._deferrals[id_] >= _MOST_DEFERRALS
         ):
@@ -100,20 +111,20 @@ class Isolation:
         if self._suspect is not None:
             lane, held, _ = self._suspect
             self._suspect = None
-            self.dispatcher.put_back(lane, held)
+            self._dispatcher.put_back(lane, held)
         self._accept_kept()
 
     def _accept_kept(self) -> None:
         kept, self._kept = self._kept, []
         for lane, held in kept:
-            self.dispatcher.accept(lane, held)
+            self._dispatcher.accept(lane, held)
 
     async def _run(self, lane: Lane) -> None:
         innocent: Held | None = None
         try:
             while self._suspect is not None:
                 await self._make_way()
-                if self.dispatcher.is_stopping:
+                if self._dispatcher.is_stopping:
                     return
                 lane, held, route = self._suspect
                 self._suspect = None
@@ -123,7 +134,7 @@ class Isolation:
                     innocent = await self._claim_next(lane)
             await self._go_on(lane, innocent)
         finally:
-            self.dispatcher.is_isolating = False
+            self._dispatcher.is_isolating = False
             for other in self._lanes():
                 other.gate.set()
             self._accept_kept()
@@ -131,10 +142,10 @@ class Isolation:
     async def _make_way(self) -> None:
         # Settles too: were the process killed now, a finished message whose ack is still on
         # its way would be taken for lost.
-        await self.slots.rest()
+        await self._slots.rest()
         for other in list(self._lanes()):
             if other.is_pushed:
-                await self.opener.quiesce(other)
+                await self._opener.quiesce(other)
             else:
                 await other.settler.flush()
 
@@ -143,8 +154,8 @@ class Isolation:
         if told is not None:
             message = held.view.message
             told.emit(CrashSuspectIsolated(queue=lane.queue, type=message.type, id=message.id))
-        self.dispatcher.start_alone(route, held)
-        await self.slots.rest()
+        self._dispatcher.start_alone(route, held)
+        await self._slots.rest()
         await lane.settler.flush()
 
     def _has_kept_another(self) -> bool:
@@ -159,10 +170,10 @@ class Isolation:
 
     async def _claim_next(self, lane: Lane) -> Held | None:
         """What comes next, unless that is another suspect, or nothing."""
-        if self.dispatcher.is_stopping:
+        if self._dispatcher.is_stopping:
             return None
         try:
-            claimed = await self.claim_one(lane)
+            claimed = await self._claim_one(lane)
         except DriverError:
             return None  # the lane's own claim meets the same trouble, and reports it
         for held in claimed:
@@ -173,17 +184,17 @@ class Isolation:
         return None
 
     async def _anew(self, lane: Lane, *, prefetch: int | None = None) -> Lane:
-        if not lane.is_pushed or self.dispatcher.is_stopping:
+        if not lane.is_pushed or self._dispatcher.is_stopping:
             return lane
-        return await self.opener.reopen(lane, prefetch=prefetch, claims=prefetch is None)
+        return await self._opener.reopen(lane, prefetch=prefetch, claims=prefetch is None)
 
     async def _go_on(self, lane: Lane, innocent: Held | None) -> None:
         if innocent is not None and not lane.is_pushed:
-            self.dispatcher.is_isolating = False
-            self.dispatcher.accept(lane, innocent)
+            self._dispatcher.is_isolating = False
+            self._dispatcher.accept(lane, innocent)
         elif innocent is not None:
             # Its consumer is about to be replaced by one that is sent more at a time.
-            self.dispatcher.put_back(lane, innocent)
+            self._dispatcher.put_back(lane, innocent)
             await lane.settler.flush()
         for other in list(self._lanes()):
             await self._anew(other)
