@@ -106,7 +106,7 @@ class Lane:
         rule: each time it costs a receive, which workers at the source take for an attempt.
         """
         try:
-            holding = await self._open(min(_FEW, self._most) if self.forgiven else 1)
+            holding = await self._open(min(_FEW, self._most) if self.forgiven else self._most)
         except QueueNotFoundError:
             if not self.pair.is_dead:
                 raise
