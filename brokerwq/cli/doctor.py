@@ -14,6 +14,7 @@ from brokerwq.cli.connection import Target, broker_options, opened, targets_of
 from brokerwq.cli.failure import ExitCode, FinishedWithError, code_of, one_line
 from brokerwq.cli.loop import run_async
 from brokerwq.cli.output import as_json, shown, table
+from brokerwq.cli.target import is_spec
 from brokerwq.driver.registry import redacted
 from brokerwq.errors import BrokerwqError, ConfigError, DriverError, QueueNotFoundError
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[QUEUE]...")
+@click.argument("names", nargs=-1, metavar="[MODULE:ATTR] [QUEUE]...")
 @broker_options
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
 def doctor(*, names: tuple[str, ...], url: str | None, app_spec: str | None, json_: bool) -> None:
@@ -35,6 +36,8 @@ def doctor(*, names: tuple[str, ...], url: str | None, app_spec: str | None, jso
     with what would mend it; of an app with several brokers, for each of them. An error is exit
     code 4; where it only keeps a run from a queue of others, the exit code of that run.
     """
+    if names and url is None and app_spec is None and is_spec(names[0]):
+        app_spec, names = names[0], names[1:]  # as run takes it
     targets = targets_of(url, app_spec)
     specs = _specs(targets[0], names)
     reports: list[_Report] = []

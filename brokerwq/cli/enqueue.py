@@ -15,7 +15,7 @@ import click
 from brokerwq.cli.failure import ExitCode, FinishedWithError, say
 from brokerwq.cli.loop import run_async
 from brokerwq.cli.progress import Progress, progress
-from brokerwq.cli.running import app_and_rest
+from brokerwq.cli.running import app_and_rest, is_memory
 from brokerwq.cli.values import duration_or_zero
 from brokerwq.errors import ConfigError, EnvelopeError
 
@@ -74,6 +74,8 @@ def enqueue(
     else:
         body = document if document is not None else json.dumps(_object_of(fields))
         _send_one(app, worker, body.encode(), float(delay), dry_run=dry_run)
+    if is_memory(app.url) and not dry_run:
+        say("memory:// ends with this command, and its messages with it")
 
 
 def _worker_of(app: App, name: str, queue: str | None) -> AnyWorker:

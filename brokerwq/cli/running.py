@@ -19,6 +19,7 @@ from brokerwq.cli.failure import ExitCode, say
 from brokerwq.cli.link import Link
 from brokerwq.cli.target import default_spec, is_spec, load_app
 from brokerwq.cli.values import duration_or_zero
+from brokerwq.driver.registry import scheme_of
 from brokerwq.errors import ConfigError
 from brokerwq.reports import RunReport
 from brokerwq.sizing import readable
@@ -147,6 +148,11 @@ def app_and_rest(
     return load_app(spec), spec, rest
 
 
+def is_memory(url: str) -> bool:
+    """Whether the broker at ``url`` is nothing but a process's memory."""
+    return scheme_of(url) == "memory"
+
+
 class _StderrHandler(logging.Handler):
     """Writes to what standard error is now: a progress bar replaces it to stay below."""
 
@@ -179,6 +185,8 @@ def _announce(shift: Shift) -> None:
     names = ", ".join(shift.queues or (spec.name for spec in app.queue_specs()))
     crew = f"{count} processes with {slots} slots each" if count > 1 else f"{slots} slots"
     warn_of_misspelt_settings()
+    if count > 1 and is_memory(app.url):
+        say(f"memory:// is a process's own: {count} processes have {count} memories")
     stop = f"a stop gives running jobs {shift.grace:g} s, a second one none"
     say(f"{__version__} on {url.value} ({origin}), queues: {names}; {crew}; {stop}")
 

@@ -90,7 +90,8 @@ def status(*, kinds: tuple[str, ...], json_: bool) -> None:
         as_json([_record(kind, service) for kind, service in found])
     else:
         _print_table(found)
-    if any(_state(service) != "running" for _, service in found):
+    asked = [service for _, service in found if kinds or service is not None]
+    if not asked or any(_state(service) != "running" for service in asked):
         raise FinishedWithError(ExitCode.UNREACHABLE)
 
 

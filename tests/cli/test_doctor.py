@@ -132,5 +132,16 @@ def test_all_brokers_of_an_app_are_examined(
     assert cli("doctor", "--app", spec, "--url", other, "--json").json["url"] == other
 
 
+def test_the_app_may_stand_first_as_with_run(cli: Cli, stock: Stock, app: str) -> None:
+    stock.declare("thumbs")
+    stock.declare(app)
+
+    first = cli("doctor", app, "thumbs", "--json")
+    queue = cli("doctor", app, "--url", stock.url, "--json")
+
+    assert [each["subject"] for each in first.json["findings"]] == ["thumbs"]
+    assert [each["subject"] for each in queue.json["findings"]] == [app]
+
+
 def test_an_error_of_ones_own_queue_outweighs_one_of_a_queue_of_others(cli: Cli, app: str) -> None:
     assert cli("doctor", "--app", app).code == 4

@@ -184,3 +184,11 @@ def test_what_is_wrong_is_one_line_and_nothing_is_sent(
     assert fault in answer.err
     assert answer.err.count("\n") == 1
     assert stock.take("orders") == []
+
+
+def test_messages_in_memory_end_with_the_command_and_it_says_so(cli: Cli, app: str) -> None:
+    sent = cli("enqueue", app, "resize", "key=a")
+    dry = cli("enqueue", app, "resize", "key=a", "--dry-run")
+
+    assert sent.err == "brokerwq: memory:// ends with this command, and its messages with it\n"
+    assert dry.err == ""

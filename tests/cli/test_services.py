@@ -99,6 +99,7 @@ def test_rabbitmq_stays_until_it_is_stopped(desk: Desk) -> None:
     assert told["environment"][VARIABLE] == exports[VARIABLE]
     assert desk.pid("rabbitmq") == pid
     assert desk("status", "rabbitmq")[0] == 0
+    assert desk("status")[0] == 0  # nobody has started the other one
 
     assert desk("down", "rabbitmq") == (0, "rabbitmq stopped\n")
     assert not is_alive(pid)
