@@ -16,6 +16,7 @@ SYSTEM_ATTRIBUTES = [
     "ApproximateReceiveCount",
     "SentTimestamp",
     "MessageGroupId",
+    "MessageDeduplicationId",
     "SequenceNumber",
     "DeadLetterQueueSourceArn",
     "AWSTraceHeader",

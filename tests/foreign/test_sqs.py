@@ -357,6 +357,32 @@ async def test_a_packed_body_is_unpacked_as_its_attributes_say(
     assert seen == ["Ærø"]
 
 
+async def test_a_fifo_queue_of_others_stays_in_order_and_poison_holds_no_group_up(
+    place: SqsPlace, server: SqsServer
+) -> None:
+    app = place.app()
+    seen: list[Any] = []
+
+    @app.worker("q.fifo", codec="json", foreign=True)
+    async def take(job: Job, *, n: int) -> None:
+        theirs: Any = job.raw["Attributes"]
+        seen.append((n, theirs["MessageGroupId"], theirs["MessageDeduplicationId"]))
+
+    await declare(app, "q.fifo")
+    bodies = ('{"n":1}', "bad", '{"n":2}')
+    messages = [
+        {"MessageBody": body, "MessageGroupId": "g", "MessageDeduplicationId": f"d{nth}"}
+        for nth, body in enumerate(bodies)
+    ]
+    await put(place, server, *messages, queue="q.fifo")
+    async with place.running(app):
+        await place.until(lambda: len(seen) == 2)
+
+    assert seen == [(1, "g", "d0"), (2, "g", "d2")]
+    (letter,) = await dead_letters(app, "q.fifo")
+    assert (letter.body, letter.group) == (b"bad", "g")
+
+
 async def test_a_queue_without_a_dead_letter_queue_is_refused_unless_told_to_hold(
     place: SqsPlace, server: SqsServer
 ) -> None:
