@@ -126,8 +126,7 @@ def bare(exc: BaseException) -> BaseException:
 
 def in_short(error: DriverError) -> DriverError:
     """``error`` as users get it: its text says all, the way it came through us nothing."""
-    error.with_traceback(None)
-    return error
+    return error.with_traceback(None)
 
 
 def no_dead_letter_queue(spec: QueueSpec) -> QueueNotFoundError:
