@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from brokerwq.errors import ConfigError
 from brokerwq.migrate.ledger_database import LedgerDatabase, Statements
@@ -14,8 +15,16 @@ from brokerwq.migrate.record import MigrationRecord, note_record, record_in
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """Something to be written, and where its answer is waited for."""
+
+    work: Callable[[Statements], Any]
+    answer: asyncio.Future[Any]
+
+
 class LedgerAccess:
-    """See the module.
+    """See the module. What is to be written while something is written goes into one transaction.
 
     Args:
         database: Not connected yet.
@@ -24,6 +33,7 @@ class LedgerAccess:
     def __init__(self, database: LedgerDatabase) -> None:
         self._database = database
         self._lock = asyncio.Lock()
+        self._waiting: list[_Write] = []
 
     async def open(self, record: MigrationRecord, *, create: bool) -> None:
         """Open it and make sure that it is about this migration.
@@ -75,18 +85,40 @@ class LedgerAccess:
         return await self._run(lambda: self._database.read(work))
 
     async def _write(self, work: Callable[[Statements], T]) -> T:
-        return await self._run(lambda: self._database.write(work))
+        write = _Write(work, asyncio.get_running_loop().create_future())
+        self._waiting.append(write)
+        return await _carried_out(self._written(write))
+
+    async def _written(self, write: _Write) -> Any:
+        async with self._lock:
+            if not write.answer.done():
+                writes, self._waiting = self._waiting, []
+                try:
+                    answers = await asyncio.to_thread(
+                        self._database.write, lambda db: [one.work(db) for one in writes]
+                    )
+                except BaseException as exc:  # noqa: BLE001 -- it is each waiter's
+                    for one in writes:
+                        one.answer.set_exception(exc)
+                else:
+                    for one, answer in zip(writes, answers, strict=True):
+                        one.answer.set_result(answer)
+        return write.answer.result()
 
     async def _run(self, work: Callable[[], T]) -> T:
-        # A transaction is carried out whole, though its caller be cancelled.
-        task = asyncio.ensure_future(self._locked(work))
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            with suppress(BaseException):
-                await task
-            raise
+        return await _carried_out(self._locked(work))
 
     async def _locked(self, work: Callable[[], T]) -> T:
         async with self._lock:
             return await asyncio.to_thread(work)
+
+
+async def _carried_out(call: Coroutine[Any, Any, T]) -> T:
+    """What ``call`` returns; it is carried out whole, though its caller be cancelled."""
+    task = asyncio.ensure_future(call)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        with suppress(BaseException):
+            await task
+        raise

@@ -216,3 +216,15 @@ async def test_movers_that_note_the_same_ids_at_one_moment_lose_no_count(url: st
     assert set((await second.pending("forth", "q", ["0", "199"])).values()) == {5}
     await first.aclose()
     await second.aclose()
+
+
+async def test_notes_that_come_together_are_all_kept(url: str) -> None:
+    ledger = await opened(url)
+    moved = [Moved(f"m{n}", b"d") for n in range(20)]
+
+    await asyncio.gather(*(ledger.sent("forth", "q", [each]) for each in moved))
+
+    assert await ledger.pending("forth", "q", [each.id for each in moved]) == dict.fromkeys(
+        moved, 1
+    )
+    await ledger.aclose()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from pathlib import Path
 
@@ -83,3 +84,18 @@ async def test_a_file_of_queues_is_no_ledger_and_a_ledger_holds_no_queues(path: 
     with pytest.raises(BrokerwqError, match=r"other\.db"):
         async with connect(f"sqlite:///{path.with_name('other.db')}") as broker:
             await broker.queues()
+
+
+async def test_each_of_the_notes_that_come_together_hears_why_it_is_not_kept(path: Path) -> None:
+    ledger = await opened(path)
+    with sqlite3.connect(path) as db:
+        db.execute("DROP TABLE entry")
+    db.close()
+
+    notes = [ledger.sent("forth", "q", [X]), ledger.deleted("forth", "q", ["x"]), ledger.end()]
+    answers = await asyncio.gather(*notes, return_exceptions=True)
+
+    assert isinstance(answers[0], StoreError)
+    assert answers[1] is answers[2]  # which waited together, and are one transaction
+    assert isinstance(answers[1], StoreError)
+    await ledger.aclose()

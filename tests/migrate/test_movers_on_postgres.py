@@ -75,9 +75,12 @@ async def test_two_movers_share_the_work_and_one_that_is_killed_costs_nothing(la
     await lab.declare()
     await lab.send(messages)
     plain = lab.ledger.replace(f":{PASSWORD}@", "@")
-    options = ("--rate", "200", "--settle", "0.5s", "--lease", "2s", "--json")
+    options = ("--rate", "200", "--lease", "2s", "--json", "--settle")
 
-    async with started(lab, "run", *options) as killed, started(lab, "run", *options) as other:
+    async with (
+        started(lab, "run", *options, "60s") as killed,  # it shall not end before it is killed
+        started(lab, "run", *options, "0.5s") as other,
+    ):
         await until_noted(plain, movers=2)
         killed.send_signal(signal.SIGKILL)
         code, report = await told(other)
@@ -122,7 +125,7 @@ async def test_a_ledger_that_is_gone_ends_the_mover_and_everything_is_back(lab: 
     await lab.declare()
     await lab.send(messages)
 
-    moving = asyncio.create_task(lab.run(rate=500.0))
+    moving = asyncio.create_task(lab.run(rate=50.0))
     plain = lab.ledger.replace(f":{PASSWORD}@", "@")
     await until_noted(plain)
     await in_ledger(plain, "DROP TABLE entry")
