@@ -2,40 +2,37 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncGenerator
 
 import pytest
 
 from brokerwq._runtime.bridge import ThreadBridge
 
 
-async def test_call_runs_on_the_other_thread_and_answers_here() -> None:
+@pytest.fixture
+async def bridge() -> AsyncGenerator[ThreadBridge]:
     bridge = ThreadBridge()
+    yield bridge
+    await bridge.aclose(5.0)
 
+
+async def test_call_runs_on_the_other_thread_and_answers_here(bridge: ThreadBridge) -> None:
     async def where(word: str) -> tuple[str, str]:
         return word, threading.current_thread().name
 
-    try:
-        assert await bridge.call(where, "x") == ("x", "brokerwq-io")
-    finally:
-        await bridge.aclose(5.0)
+    assert await bridge.call(where, "x") == ("x", "brokerwq-io")
 
 
-async def test_error_comes_back_as_it_was_raised() -> None:
-    bridge = ThreadBridge()
-
+async def test_error_comes_back_as_it_was_raised(bridge: ThreadBridge) -> None:
     async def fail() -> None:
         msg = "no"
         raise LookupError(msg)
 
-    try:
-        with pytest.raises(LookupError, match="no"):
-            await bridge.call(fail)
-    finally:
-        await bridge.aclose(5.0)
+    with pytest.raises(LookupError, match="no"):
+        await bridge.call(fail)
 
 
-async def test_cancelling_the_answer_cancels_the_call() -> None:
-    bridge = ThreadBridge()
+async def test_cancelling_the_answer_cancels_the_call(bridge: ThreadBridge) -> None:
     begun, ended = threading.Event(), threading.Event()
 
     async def wait() -> None:
@@ -45,47 +42,35 @@ async def test_cancelling_the_answer_cancels_the_call() -> None:
         finally:
             ended.set()
 
-    try:
-        answer = bridge.call(wait)
-        assert await asyncio.to_thread(begun.wait, 5)
-        answer.cancel()
-        assert await asyncio.to_thread(ended.wait, 5)
-    finally:
-        await bridge.aclose(5.0)
+    answer = bridge.call(wait)
+    assert await asyncio.to_thread(begun.wait, 5)
+    answer.cancel()
+    assert await asyncio.to_thread(ended.wait, 5)
 
 
-async def test_calls_go_on_while_the_callers_loop_is_blocked() -> None:
-    bridge = ThreadBridge()
+async def test_calls_go_on_while_the_callers_loop_is_blocked(bridge: ThreadBridge) -> None:
     ticked = threading.Event()
 
     async def tick() -> None:
         ticked.set()
 
-    try:
-        answer = bridge.call(tick)
-        # The test's own loop stands still in this wait.
-        assert ticked.wait(5)
-        await answer
-    finally:
-        await bridge.aclose(5.0)
+    answer = bridge.call(tick)
+    # The test's own loop stands still in this wait.
+    assert ticked.wait(5)
+    await answer
 
 
-async def test_notification_arrives_on_the_callers_loop() -> None:
-    bridge = ThreadBridge()
+async def test_notification_arrives_on_the_callers_loop(bridge: ThreadBridge) -> None:
     heard = asyncio.Event()
 
     async def notify() -> None:
         bridge.notify(heard.set)
 
-    try:
-        await bridge.call(notify)
-        await asyncio.wait_for(heard.wait(), 5)
-    finally:
-        await bridge.aclose(5.0)
+    await bridge.call(notify)
+    await asyncio.wait_for(heard.wait(), 5)
 
 
-async def test_closing_ends_the_thread_and_what_still_runs_there() -> None:
-    bridge = ThreadBridge()
+async def test_closing_ends_the_thread_and_what_still_runs_there(bridge: ThreadBridge) -> None:
     begun, ended = threading.Event(), threading.Event()
 
     async def wait() -> None:
