@@ -13,13 +13,19 @@ from typing import Any, TypeVar
 from aiormq import exceptions as amqp
 from aiormq.channel import Channel
 
-from brokerwq.errors import DriverError, PermissionDeniedError, QueueNotFoundError
+from brokerwq.errors import (
+    DriverError,
+    PermissionDeniedError,
+    QueueMismatchError,
+    QueueNotFoundError,
+)
 from brokerwq_rabbitmq.errors import is_stray_cancellation, to_driver_error
 from brokerwq_rabbitmq.link import Link
 from brokerwq_rabbitmq.topology import Inequivalence, QueuePlan, parse_inequivalence
 
 _T = TypeVar("_T")
 _MOST_DIFFERENCES = 20
+_TYPE = "x-queue-type"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +143,14 @@ class Control:
             else:
                 arguments[difference.name] = difference.found
         return Comparison(found=found, durable=durable, is_complete=False)
+
+    async def is_stream(self, queue: str) -> bool:
+        """Whether a queue that exists is a stream, as far as we may ask."""
+        try:
+            comparison = await self.compare(QueuePlan(name=queue, arguments={_TYPE: "stream"}))
+        except QueueMismatchError:
+            return False  # it differs in a way that nobody could read
+        return comparison.is_complete and _TYPE not in comparison.found
 
     async def _difference(self, plan: QueuePlan, *, durable: bool) -> Inequivalence | None:
         try:

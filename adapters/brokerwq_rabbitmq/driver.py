@@ -287,6 +287,8 @@ class RabbitDriver:
             has_levels = await self._control.exists(
                 topology.level_name(spec.name, topology.LEVELS[-1])
             )
+            if await self._control.is_stream(spec.name):
+                raise QueueMismatchError(examination.not_a_queue(spec.name))
         except PermissionDeniedError:
             has_levels = False
         via = spec.dead_letter_via

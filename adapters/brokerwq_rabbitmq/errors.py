@@ -143,6 +143,8 @@ def to_driver_error(exc: BaseException, *, queue: str, place: str, right: str = 
     if limit is not None:
         return MessageTooLargeError(f"{place} takes messages of at most {limit} bytes")
     ours, text = next((ours, text) for theirs, ours, text in _CALLS if isinstance(exc, theirs))
+    if "in exclusive use" in str(exc):
+        text = "queue {0} at {1}: {2}; another consumer has it to itself"
     return ours(text.format(queue, place, _words(exc), right or "do this"))
 
 

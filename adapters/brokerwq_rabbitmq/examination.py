@@ -28,6 +28,10 @@ _CAVEATS = (
     ),
 )
 """What is not guaranteed on any queue that belongs to somebody else."""
+_STREAM = (
+    "is a stream, of which a runner would see only what comes while it runs, and delete nothing; "
+    "let its owner bind a queue beside it"
+)
 _UNCOMPARED = "its arguments cannot be compared without permission to configure it"
 
 
@@ -66,6 +70,8 @@ async def _adopted(spec: QueueSpec, control: Control) -> list[Finding]:
         return [_missing(subject, f"its owner makes it; if it is yours: {declare_command(spec)}")]
     except PermissionDeniedError as exc:
         return [Finding(subject=subject, level="error", text=str(exc), fix=_grant(spec.name))]
+    if await control.is_stream(spec.name):
+        return [Finding(subject=subject, level="error", text=_STREAM)]
     findings = await _dead_letters(spec, control)
     has_levels = await control.exists(topology.level_name(spec.name, topology.LEVELS[-1]))
     own = [f"adopted: {text}" for text in _own_caveats(spec, has_levels=has_levels)]
@@ -96,11 +102,6 @@ async def _theirs(spec: QueueSpec, control: Control) -> list[str]:
     comparison = await control.compare(plan)
     found = comparison.found
     texts: list[str] = []
-    if found.get("x-queue-type") == "stream":
-        texts.append(
-            "is a stream: a runner sees only what comes while it runs, and an ack deletes nothing; "
-            "let its owner bind a queue to the same exchange"
-        )
     limit = found.get(_LIMIT)
     if isinstance(limit, int) and limit < spec.broker_limit:
         texts.append(_words(_LIMIT, spec.broker_limit, limit))
@@ -111,6 +112,11 @@ async def _theirs(spec: QueueSpec, control: Control) -> list[str]:
     if not comparison.is_complete and not found:
         texts.append(_UNCOMPARED)
     return texts
+
+
+def not_a_queue(name: str) -> str:
+    """Why a stream cannot be worked on."""
+    return f"queue {name} {_STREAM}"
 
 
 def caveats(spec: QueueSpec, *, has_levels: bool) -> list[str]:

@@ -19,6 +19,7 @@ from brokerwq.driver.doctor import Doctor
 from brokerwq.errors import (
     ConfigError,
     PermissionDeniedError,
+    QueueMismatchError,
     QueueNotFoundError,
     UnsupportedError,
 )
@@ -426,12 +427,27 @@ async def test_a_low_limit_of_somebody_elses_queue_is_told_without_a_fix(lab: La
 
 async def test_a_stream_is_told_from_a_queue(lab: Lab) -> None:
     spec = QueueSpec(name=lab.name(), declare="never", on_dead="hold")
-    await make(lab, spec.name, x_queue_type="stream")
+    await make(lab, spec.name, x_queue_type="stream", x_max_age="1h")
     async with opened(lab.url) as driver:
         found = await driver.examine(spec)
+        with pytest.raises(QueueMismatchError, match="is a stream"):
+            await driver.declare(spec)
 
     (told,) = [each for each in found if "is a stream" in each.text]
-    assert told.level == "warning"
+    assert told.level == "error"
+
+
+async def test_a_queue_that_somebody_consumes_alone_is_told_so(lab: Lab) -> None:
+    queue = lab.name()
+    await make(lab, queue)
+    async with lab.channel() as channel, opened(lab.url) as driver:
+        await channel.basic_consume(queue, _ignore, exclusive=True)
+        with pytest.raises(PermissionDeniedError, match="another consumer has it to itself"):
+            await driver.consume(queue, lease=60, prefetch=1)
+
+
+async def _ignore(message: object) -> None:
+    raise AssertionError(message)
 
 
 async def test_purge_takes_what_is_delayed_and_leaves_the_dead(lab: Lab) -> None:
