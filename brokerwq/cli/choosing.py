@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from brokerwq.cli.options import Verb, with_options
 from brokerwq.cli.values import duration
 
 if TYPE_CHECKING:
     from brokerwq.dead_letters.selection import Selection
 
-Verb: TypeAlias = Callable[..., None]
 
 _OPTIONS = (
     click.option("--id", "ids", multiple=True, metavar="ID", help="These; may be repeated."),
@@ -51,7 +50,7 @@ def selection_options(command: Verb) -> Verb:
         )
         command(selection=selection, **others)
 
-    return functools.reduce(lambda inner, option: option(inner), reversed(_OPTIONS), verb)
+    return with_options(_OPTIONS, verb)
 
 
 def require_choice(selection: Selection, *, everything: bool) -> None:

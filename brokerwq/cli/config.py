@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from brokerwq.cli.options import json_option
 from brokerwq.cli.output import as_json, table
 from brokerwq.cli.running import warn_of_misspelt_settings
 from brokerwq.cli.target import default_spec, load_app
@@ -22,7 +23,7 @@ def config() -> None:
 
 @config.command("show")
 @click.argument("app_spec", required=False, metavar="[MODULE:ATTR]")
-@click.option("--json", "json_", is_flag=True, help="Print JSON.")
+@json_option
 def show(*, app_spec: str | None, json_: bool) -> None:
     """Show every setting, its value, and where that came from.
 

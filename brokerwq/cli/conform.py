@@ -12,6 +12,7 @@ import click
 
 from brokerwq.cli.failure import ExitCode, FinishedWithError
 from brokerwq.cli.loop import run_async
+from brokerwq.cli.options import json_option
 from brokerwq.cli.output import as_json, shown
 from brokerwq.cli.values import duration
 
@@ -28,7 +29,7 @@ _SIGNS = {"passed": "ok", "failed": "FAILED", "not applicable": "-", "not run": 
     "--lease", callback=duration, metavar="DURATION", help="Shortest lease it keeps well.  [1 s]"
 )
 @click.option("--list", "list_", is_flag=True, help="List the checks, run none.")
-@click.option("--json", "json_", is_flag=True, help="Print JSON.")
+@json_option
 def conform(
     *, url: str, patterns: tuple[str, ...], lease: Fraction | None, list_: bool, json_: bool
 ) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,14 +14,13 @@ from brokerwq.cli.choosing import selection_options
 from brokerwq.cli.connection import Target, broker_options, opened, target_of
 from brokerwq.cli.failure import say
 from brokerwq.cli.loop import run_async
+from brokerwq.cli.options import Verb, json_option
 from brokerwq.cli.output import age, as_json, fields, shown, stamp, stamp_json, table
 from brokerwq.errors import ConfigError
 
 if TYPE_CHECKING:
     from brokerwq.dead_letters import DeadLetters, Group, Report
     from brokerwq.dead_letters.selection import Letter, Selection
-
-Verb: TypeAlias = Callable[..., None]
 
 
 class Graveyard:
@@ -88,7 +87,7 @@ def warn_if_partial(report: Report) -> None:
 @graveyard_options
 @selection_options
 @click.option("--limit", type=click.IntRange(1, 50_000), default=100, show_default=True)
-@click.option("--json", "json_", is_flag=True, help="Print JSON.")
+@json_option
 def ls(*, graveyard: Graveyard, selection: Selection, limit: int, json_: bool) -> None:
     """List dead letters and why they died, the oldest first."""
     letters, report = run_async(lambda: _find(graveyard, selection, limit))
@@ -150,7 +149,7 @@ def _letter_json(letter: Letter) -> dict[str, object]:
 @dlq.command("groups")
 @graveyard_options
 @selection_options
-@click.option("--json", "json_", is_flag=True, help="Print JSON.")
+@json_option
 def groups(*, graveyard: Graveyard, selection: Selection, json_: bool) -> None:
     """Count those that are alike.
 
@@ -192,7 +191,7 @@ def groups(*, graveyard: Graveyard, selection: Selection, json_: bool) -> None:
 @dlq.command("show")
 @graveyard_options
 @click.argument("message_id", metavar="ID")
-@click.option("--json", "json_", is_flag=True, help="Print JSON.")
+@json_option
 def show(*, graveyard: Graveyard, message_id: str, json_: bool) -> None:
     """Show one of them whole."""
     from brokerwq.dead_letters.selection import Selection

@@ -13,6 +13,7 @@ import click
 from brokerwq.cli.connection import Target, broker_options, opened, targets_of
 from brokerwq.cli.failure import ExitCode, FinishedWithError, code_of, one_line
 from brokerwq.cli.loop import run_async
+from brokerwq.cli.options import json_option
 from brokerwq.cli.output import as_json, shown, table
 from brokerwq.cli.target import is_spec
 from brokerwq.driver.registry import redacted
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("names", nargs=-1, metavar="[MODULE:ATTR] [QUEUE]...")
 @broker_options
-@click.option("--json", "json_", is_flag=True, help="Print JSON.")
+@json_option
 def doctor(*, names: tuple[str, ...], url: str | None, app_spec: str | None, json_: bool) -> None:
     """Examine queues, and change nothing.
 

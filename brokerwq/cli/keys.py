@@ -10,6 +10,7 @@ import click
 
 from brokerwq.cli.failure import ExitCode, FinishedWithError, say
 from brokerwq.cli.loop import run_async
+from brokerwq.cli.options import json_option
 from brokerwq.cli.output import as_json, fields, shown, span, stamp, stamp_json, table
 from brokerwq.errors import ConfigError
 
@@ -72,7 +73,7 @@ def init(*, store_url: str | None, app_spec: str | None, dry_run: bool) -> None:
 @click.option("--state", type=click.Choice(list(_STATES)), help="Only records in this state.")
 @click.option("--worker", metavar="APP/NAME", help="Only this worker's.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=100, show_default=True)
-@click.option("--json", "json_", is_flag=True, help="Print JSON.")
+@json_option
 def ls(
     *,
     store_url: str | None,
@@ -111,7 +112,7 @@ def ls(
 @keys.command("show")
 @_store_options
 @_key_options
-@click.option("--json", "json_", is_flag=True, help="Print JSON.")
+@json_option
 def show(
     *,
     store_url: str | None,

@@ -13,12 +13,12 @@ from brokerwq.cli.failure import ExitCode, FinishedWithError, say
 from brokerwq.cli.loop import run_async
 from brokerwq.cli.migrate_options import (
     Sides,
-    json_option,
     moving_options,
     sample_option,
     settle_option,
     sides_options,
 )
+from brokerwq.cli.options import json_option
 from brokerwq.cli.output import as_json
 from brokerwq.cli.progress import progress
 from brokerwq.clock import SYSTEM_CLOCK

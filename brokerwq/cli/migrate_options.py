@@ -6,17 +6,17 @@ import functools
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from brokerwq.cli.connection import CONNECT_TIMEOUT
+from brokerwq.cli.options import Verb, json_option, with_options
 from brokerwq.cli.values import duration, duration_or_zero, rate_a_second
 
 if TYPE_CHECKING:
     from brokerwq.migrate import Migration
 
-Verb: TypeAlias = Callable[..., None]
 
 _EVERYTHING = "all"
 
@@ -88,7 +88,7 @@ def sides_options(command: Verb) -> Verb:
             "--app", "app_spec", metavar="MODULE:ATTR", help="The app that says how queues are."
         ),
     )
-    return functools.reduce(lambda inner, option: option(inner), reversed(options), verb)
+    return with_options(options, verb)
 
 
 def _queues(names: tuple[str, ...]) -> dict[str, str]:
@@ -135,9 +135,6 @@ def settle_option(default: str, meaning: str) -> Callable[[Verb], Verb]:
     )
 
 
-json_option = click.option("--json", "json_", is_flag=True, help="Print JSON.")
-
-
 def moving_options(command: Verb) -> Verb:
     """Add what ``run`` and ``rollback`` take."""
     options = (
@@ -171,4 +168,4 @@ def moving_options(command: Verb) -> Verb:
         click.option("--dry-run", is_flag=True, help="The same as plan: move nothing."),
         json_option,
     )
-    return functools.reduce(lambda inner, option: option(inner), reversed(options), command)
+    return with_options(options, command)

@@ -10,6 +10,7 @@ from brokerwq.cli.asking import confirm_by_name
 from brokerwq.cli.connection import Target, broker_options, opened, target_of
 from brokerwq.cli.failure import say
 from brokerwq.cli.loop import run_async
+from brokerwq.cli.options import json_option
 from brokerwq.cli.output import (
     age,
     as_json,
@@ -39,7 +40,7 @@ queues.add_command(declare)
 
 @queues.command("ls")
 @broker_options
-@click.option("--json", "json_", is_flag=True, help="Print JSON.")
+@json_option
 def ls(*, url: str | None, app_spec: str | None, json_: bool) -> None:
     """List the queues with their counts.
 
@@ -88,7 +89,7 @@ def _tell_missing(target: Target, found: set[str]) -> None:
 @queues.command("show")
 @click.argument("queue")
 @broker_options
-@click.option("--json", "json_", is_flag=True, help="Print JSON.")
+@json_option
 def show(*, queue: str, url: str | None, app_spec: str | None, json_: bool) -> None:
     """Show the counts of one queue."""
     target = target_of(url, app_spec)

@@ -11,12 +11,13 @@ import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from brokerwq.cli.failure import ExitCode, say
 from brokerwq.cli.link import Link
+from brokerwq.cli.options import Verb, with_options
 from brokerwq.cli.target import default_spec, is_spec, load_app
 from brokerwq.cli.values import duration_or_zero
 from brokerwq.driver.registry import scheme_of
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from brokerwq.app import App
     from brokerwq.runner import Runner
 
-Verb: TypeAlias = Callable[..., None]
 
 _WORKER_THREAD = "AnyIO worker thread"
 _THREAD_PATIENCE = 0.3
@@ -117,7 +117,7 @@ def shift_options(command: Verb) -> Verb:
             _announce(shift)
         command(shift=shift, **others)
 
-    return functools.reduce(lambda inner, option: option(inner), reversed(_OPTIONS), verb)
+    return with_options(_OPTIONS, verb)
 
 
 def warn_of_misspelt_settings() -> None:

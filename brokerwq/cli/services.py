@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from brokerwq.cli.failure import ExitCode, FinishedWithError, say
+from brokerwq.cli.options import json_option
 from brokerwq.cli.output import as_json, table
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 _KINDS = ("rabbitmq", "sqs")
 _names = click.argument("kinds", nargs=-1, type=click.Choice(_KINDS), metavar="[rabbitmq|sqs]...")
-_as_json = click.option("--json", "json_", is_flag=True, help="Print JSON.")
 
 
 @click.group()
@@ -32,7 +32,7 @@ def services() -> None:
 
 @services.command()
 @_names
-@_as_json
+@json_option
 @click.option("--env", "env_", is_flag=True, help="Print export lines for a shell.")
 def up(*, kinds: tuple[str, ...], json_: bool, env_: bool) -> None:
     """Start them, or those that are named, and leave them running.
@@ -77,7 +77,7 @@ def down(*, kinds: tuple[str, ...]) -> None:
 
 @services.command()
 @_names
-@_as_json
+@json_option
 def status(*, kinds: tuple[str, ...], json_: bool) -> None:
     """Tell what "services up" has started, and whether it answers.
 

@@ -9,6 +9,7 @@ from fractions import Fraction
 
 import click
 
+from brokerwq.cli.options import json_option
 from brokerwq.cli.output import as_json
 from brokerwq.cli.values import duration, seconds_of
 from brokerwq.errors import ConfigError
@@ -64,7 +65,7 @@ def deadline_of(text: str, now: datetime) -> Deadline:
     show_default=True,
     help="Slots of one process, to say how many processes that makes.",
 )
-@click.option("--json", "json_", is_flag=True, help="Print JSON.")
+@json_option
 def size(
     *,
     items: int,
