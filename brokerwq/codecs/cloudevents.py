@@ -137,8 +137,11 @@ def _required(attributes: Mapping[str, object], name: str) -> str:
 
 def _time(value: object) -> datetime | None:
     if isinstance(value, str):
+        text = value.upper()
+        if text[17:19] == "60":
+            text = f"{text[:17]}59{text[19:]}"  # a leap second, which no calendar here has
         try:
-            value = datetime.fromisoformat(value)
+            value = datetime.fromisoformat(text)
         except ValueError:
             msg = "time is no moment of RFC 3339"
             raise EnvelopeError(msg) from None

@@ -182,6 +182,22 @@ def test_an_event_in_headers_is_still_one_after_a_move_from_rabbitmq_to_sqs() ->
     assert there.raw.untranslatable() == ["cloudEvents:time"]
 
 
+@pytest.mark.parametrize(
+    ("text", "second"),
+    [
+        ("2026-09-21t14:13:20z", 20),
+        ("2026-09-21T14:13:20.123456789Z", 20),
+        ("2026-09-21T16:13:20+02:00", 20),
+        ("2026-09-21T14:13:60Z", 59),
+    ],
+)
+def test_every_time_of_rfc_3339_is_read(text: str, second: int) -> None:
+    created_at = CloudEventsCodec().read(structured(data=1, time=text)).created_at
+
+    assert created_at is not None
+    assert created_at.replace(microsecond=0) == datetime(2026, 9, 21, 14, 13, second, tzinfo=UTC)
+
+
 def test_an_id_counts_within_its_source_alone() -> None:
     ids = {
         CloudEventsCodec().read(structured(source=source, id=id_, data=1)).id
