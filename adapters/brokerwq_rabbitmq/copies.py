@@ -14,6 +14,7 @@ from brokerwq.errors import (
     MessageRefusedError,
     PermissionDeniedError,
     QueueNotFoundError,
+    TransientError,
     UnsupportedError,
 )
 from brokerwq.message import Message, new_message_id
@@ -85,18 +86,29 @@ class Copier:
         """Why nothing may be published, as far as the broker says; ``words`` need that.
 
         It is asked with a message for a queue that nobody has, which it returns.
+
+        Raises:
+            TransientError: it takes nothing at all for now.
         """
-        nowhere = f"brokerwq-{uuid.uuid4()}"
-        message = Message(id=new_message_id(), body=b"")
-        try:
-            (answer,) = await self.send(nowhere, [message], [0.0])
-        except DriverError as exc:
-            answer = exc
+        answer = await self._sent_nowhere()
+        if not isinstance(answer, PermissionDeniedError):
+            # Short of memory, it takes the first message of a connection and says so after it.
+            answer = await self._sent_nowhere()
+        if isinstance(answer, TransientError):
+            raise answer
         if not isinstance(answer, PermissionDeniedError):
             return None
         error = PermissionDeniedError(f"the user needs permission to {RIGHT}, to {words}")
         error.__cause__ = answer
         return error
+
+    async def _sent_nowhere(self) -> DriverError | None:
+        message = Message(id=new_message_id(), body=b"")
+        try:
+            (answer,) = await self.send(f"brokerwq-{uuid.uuid4()}", [message], [0.0])
+        except DriverError as exc:
+            return exc
+        return answer
 
     def wall_clock_ms(self) -> float:
         """Now, as ``due`` is written."""

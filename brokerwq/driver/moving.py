@@ -78,6 +78,9 @@ class Rights(Protocol):
         Args:
             queue: It need not exist yet.
             takes: For claiming from it, acking, and putting back uncounted; else for sending.
+
+        Raises:
+            DriverError: nobody could send, or put back, in the state that the broker is in.
         """
         ...
 

@@ -70,6 +70,7 @@ class Lane:
         self._holdings: list[Holding] = []
         self._notes: set[asyncio.Future[None]] = set()
         self._refused: set[str] = set()
+        self._renewed: set[str] = set()
         self._at_work = 0
         self.rest = Rest(line, pair, self.report, self._wait)
         self._goal = abilities_of(line.target.driver, pair.target)
@@ -189,7 +190,13 @@ class Lane:
         """
         if self.pair.is_dead or self._counts_returns or self.forgiven < _WORN:
             return helds
-        worn = [held for held in helds if held.delivery.receives > _WORN]
+        # Each once: where that fails, it is counted instead, and comes again.
+        worn = [
+            held
+            for held in helds
+            if held.delivery.receives > _WORN and held.delivery.message.id not in self._renewed
+        ]
+        self._renewed.update(held.delivery.message.id for held in worn)
         if worn:
             await holding.put_back(worn, [0.0] * len(worn))
         return [held for held in helds if held not in worn]

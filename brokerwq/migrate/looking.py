@@ -31,8 +31,8 @@ async def look_through(
 
     Raises:
         QueueNotFoundError: there is no such queue.
-        PermissionDeniedError: what is looked at could not be put back as it was.
-        DriverError: the side cannot be asked; also from inside.
+        DriverError: the side cannot be asked, or what is looked at could not be put back as it
+            was; also from inside.
     """
     queue = pair.target if at_target else pair.source
     await side.require([queue], takes=True)

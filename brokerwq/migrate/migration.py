@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -14,7 +14,7 @@ from brokerwq.connecting import connect
 from brokerwq.driver.protocol import QueueSpec
 from brokerwq.driver.registry import find_adapter, redacted, settings_of
 from brokerwq.durations import Seconds, positive_seconds
-from brokerwq.errors import ConfigError, DriverError
+from brokerwq.errors import ConfigError, DriverError, TransientError
 from brokerwq.limits import MAX_LEASE, MIN_LEASE
 from brokerwq.migrate.entry import Session
 from brokerwq.migrate.ledger import Ledger
@@ -181,7 +181,9 @@ class Migration:
             DriverError: a side refuses, or has not answered for all of the patience.
         """
         source, target, pairs, direction = self._turned(back=back)
-        await source.require([pair.source for pair in pairs], takes=True)
+        # What a broker in trouble has can be moved away, and one without room may get some.
+        with suppress(TransientError):
+            await source.require([pair.source for pair in pairs], takes=True)
         # A new ledger notes which broker each side is, which may show by its queues only.
         is_new = await Ledger(self._ledger_url, clock=self._clock).known() is None
         if declare and is_new:
@@ -190,7 +192,8 @@ class Migration:
             if declare and not is_new:
                 await declare_all(target, pairs)
             await require_all(source, target, pairs)
-            await target.require([pair.target for pair in pairs], takes=False)
+            with suppress(TransientError):
+                await target.require([pair.target for pair in pairs], takes=False)
             mover = Mover(
                 source,
                 target,

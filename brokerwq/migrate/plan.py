@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -10,7 +11,12 @@ from brokerwq.clock import Clock
 from brokerwq.driver.capabilities import Capabilities
 from brokerwq.driver.moving import Foresight, abilities_of
 from brokerwq.driver.protocol import Delivery, Driver, QueueStats, Results
-from brokerwq.errors import DriverError, MessageTooLargeError, QueueNotFoundError
+from brokerwq.errors import (
+    DriverError,
+    MessageTooLargeError,
+    QueueNotFoundError,
+    TransientError,
+)
 from brokerwq.migrate.cargo import REFUSALS, Cargo, cargo_of
 from brokerwq.migrate.differences import Difference, compare_all
 from brokerwq.migrate.fitting import Fitting
@@ -127,8 +133,9 @@ class Planner:
             DriverError: one of the sides cannot be asked.
         """
         plan = MigrationPlan(source=self._source.url, target=self._target.url)
-        denials = await self._target.denials([pair.target for pair in pairs], takes=False)
-        plan.denials = [str(denial) for denial in denials]
+        with suppress(TransientError):
+            denials = await self._target.denials([pair.target for pair in pairs], takes=False)
+            plan.denials = [str(denial) for denial in denials]
         able: dict[str, tuple[Capabilities, Capabilities]] = {}
         for pair in pairs:
             plan.queues.append(await self._look_at(pair, plan, sample, able))

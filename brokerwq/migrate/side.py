@@ -63,13 +63,17 @@ class Side:
         Args:
             queues: By their names here.
             takes: To claim, delete and put back; else to send.
+
+        Raises:
+            DriverError: nobody could do it, in the state that the broker is in.
         """
         driver = self.driver
         if not isinstance(driver, Rights):
             return []
         found: list[PermissionDeniedError] = []
         for queue in queues:
-            error = await driver.forbidden(queue, takes=takes)
+            with self.named():
+                error = await driver.forbidden(queue, takes=takes)
             if error is not None:
                 self.name(error)
                 found.append(error)
@@ -79,7 +83,7 @@ class Side:
         """Refuse to begin where the credentials are known not to suffice, see ``denials``.
 
         Raises:
-            PermissionDeniedError: they do not.
+            DriverError: they do not, or see ``denials``.
         """
         for error in await self.denials(queues, takes=takes):
             raise error

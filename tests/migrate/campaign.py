@@ -231,7 +231,9 @@ class Campaign:
         code, told = await self._migrate("status", "--settle", "0", "--json")
         status = json.loads(told)
         main = status["queues"][0]
-        assert main["empty_for"] is not None, status
+        # A worker may be running a misfit at this moment; nothing else is there.
+        left = sum(main["old"][kind] or 0 for kind in ("ready", "leased", "delayed"))
+        assert main["empty_for"] is not None or left <= len(self.misfits), main
         verified, told = await self._migrate("verify", "--workers-run", "--json")
         assert verified == 0, told
         assert code in (0, 1)  # with workers at the source RabbitMQ cannot tell what they hold
