@@ -20,6 +20,8 @@ from brokerwq.errors import DriverError, LeaseLostError
 from brokerwq.events import DeadLettered, JobEnded, JobStarted
 
 _HELD_PAUSE = 60.0
+_MOST_ON_HOLD = 100_000
+"""Messages that are remembered; a drain does not end while more are held."""
 _TWIN_PAUSE = 1.0
 """Seconds after which a message is offered again whose id still runs in this process."""
 
@@ -262,6 +264,8 @@ class Dispatcher:
         if verdict.operation != "dead_letter":
             on_hold.discard(key)
             return verdict
+        if len(on_hold) >= _MOST_ON_HOLD:
+            on_hold.clear()  # each comes round again
         on_hold.add(key)
         return lane.judge.held(
             held.view,
