@@ -328,7 +328,7 @@ class Campaign:
 
     def summary(self) -> str:
         """What was moved, for the table in docs/migration.md."""
-        rows = self._from_ledger(
+        rows: list[Any] = self._from_ledger(
             "SELECT direction, total(done + pending > 0), total(done + pending) FROM entry "
             "GROUP BY direction ORDER BY direction DESC",
             list,
