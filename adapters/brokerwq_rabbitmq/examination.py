@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from datetime import timedelta
 
 from brokerwq.driver import QueueSpec
 from brokerwq.driver.doctor import Finding
@@ -91,6 +92,11 @@ async def _dead_letters(spec: QueueSpec, control: Control) -> list[Finding]:
     subject = f"queue {dead}"
     if not await control.exists(dead):
         return [_missing(subject, declare_command(spec, dead_letters_only=True))]
+    found = (await control.compare(topology.dead_letter_plan(dead))).found
+    ttl = found.get("x-message-ttl")
+    if isinstance(ttl, int):
+        text = f"forgets what it holds after {timedelta(milliseconds=ttl)}, dead letters too"
+        return [Finding(subject=subject, level="warning", text=text)]
     return [Finding(subject=subject, level="ok", text="is there for dead letters")]
 
 

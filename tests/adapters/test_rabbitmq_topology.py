@@ -437,6 +437,18 @@ async def test_a_stream_is_told_from_a_queue(lab: Lab) -> None:
     assert told.level == "error"
 
 
+async def test_a_dead_letter_queue_of_others_that_forgets_is_told(lab: Lab) -> None:
+    spec = QueueSpec(name=lab.name(), declare="never")
+    await make(lab, spec.name)
+    await make(lab, spec.dead_letter_queue, x_message_ttl=7 * 86_400_000)
+    async with opened(lab.url) as driver:
+        found = await driver.examine(spec)
+
+    (told,) = [each for each in found if each.subject == f"queue {spec.dead_letter_queue}"]
+    assert (told.level, told.fix) == ("warning", "")
+    assert "after 7 days" in told.text
+
+
 async def test_a_queue_that_somebody_consumes_alone_is_told_so(lab: Lab) -> None:
     queue = lab.name()
     await make(lab, queue)
