@@ -20,7 +20,7 @@ from brokerwq.driver.registry import redacted
 from brokerwq.driver.spec import check_queue_name
 from brokerwq.driver.support import in_short
 from brokerwq.durations import Seconds, seconds_of
-from brokerwq.errors import BrokerwqError, ConfigError, DriverError
+from brokerwq.errors import BrokerwqError, ConfigError
 from brokerwq.events import Instrumentation
 from brokerwq.limits import MAX_SETTLE, MAX_SLOTS
 from brokerwq.reports import RunReport
@@ -179,7 +179,7 @@ class Runner:
                     token = _RUNNING.set((*_RUNNING.get(), self._app))
                     try:
                         drained = await engine.run(state=state, goal=goal)
-                    except DriverError as error:
+                    except BrokerwqError as error:
                         raise in_short(error) from error.__cause__
                     finally:
                         _RUNNING.reset(token)

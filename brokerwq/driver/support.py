@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, unquote
 
 from brokerwq.driver.capabilities import Capabilities
 from brokerwq.driver.protocol import Difference, Mark, QueueSpec
-from brokerwq.errors import ConfigError, DriverError, QueueNotFoundError
+from brokerwq.errors import BrokerwqError, ConfigError, QueueNotFoundError
 from brokerwq.message import Message
 
 _T = TypeVar("_T")
@@ -124,7 +124,7 @@ def bare(exc: BaseException) -> BaseException:
     return exc.with_traceback(None)
 
 
-def in_short(error: DriverError) -> DriverError:
+def in_short(error: BrokerwqError) -> BrokerwqError:
     """``error`` as users get it: its text says all, the way it came through us nothing."""
     return error.with_traceback(None)
 

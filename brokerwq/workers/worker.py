@@ -11,7 +11,7 @@ from brokerwq._runtime.bulk_sending import chunks
 from brokerwq._runtime.route import Route
 from brokerwq.driver.support import in_short
 from brokerwq.durations import Seconds
-from brokerwq.errors import ConfigError, DriverError, EnqueueError, PayloadError
+from brokerwq.errors import BrokerwqError, ConfigError, EnqueueError, PayloadError
 from brokerwq.message import Message, Outgoing
 from brokerwq.reports import SendReport
 from brokerwq.workers.bulk import Bulk
@@ -83,7 +83,7 @@ class _Worker(Generic[P, R_co]):
             return message.id
         try:
             await self._spec.sender.send_one(self.queue, message, sending.delay)
-        except DriverError as error:
+        except BrokerwqError as error:
             raise in_short(error) from error.__cause__
         return message.id
 
@@ -94,7 +94,7 @@ class _Worker(Generic[P, R_co]):
         sender = self._spec.sender
         try:
             sender.run_sync(lambda: sender.send_one(self.queue, message, sending.delay))
-        except DriverError as error:
+        except BrokerwqError as error:
             raise in_short(error) from error.__cause__
         return message.id
 

@@ -16,7 +16,7 @@ from aiormq.exceptions import ProbableAuthenticationError
 from brokerwq_rabbitmq.errors import to_connect_error
 
 from brokerwq import App, Runner
-from brokerwq.errors import DriverError
+from brokerwq.errors import ConfigError, DriverError
 from brokerwq.testing.servers.probe import free_port
 
 MAX_LINES = 34
@@ -82,6 +82,20 @@ async def test_a_refusal_is_told_in_short(door: str) -> None:
     assert "brokerwq_rabbitmq/" not in text
     assert "secret" not in text
     assert "ExceptionGroup" not in text
+
+
+@pytest.mark.parametrize("door", ["run", "drain", "Runner", "enqueue", "enqueue_sync"])
+async def test_a_folder_that_is_not_there_is_told_in_short(door: str, tmp_path: Path) -> None:
+    app = App(f"sqlite:///{tmp_path}/missing/jobs.db")
+
+    @app.worker("q")
+    async def work(*, n: int) -> None: ...
+
+    with pytest.raises(ConfigError, match="there is no folder") as refused:
+        await DOORS[door](app)
+
+    text = told(refused.value)
+    assert len(text.splitlines()) < MAX_LINES, text
 
 
 @pytest.mark.parametrize("door", ["enqueue", "enqueue_sync", "async with"])
