@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from brokerwq import QueueSpec, Runner
+from brokerwq import App, QueueSpec, Runner
+from brokerwq.driver import Consumer, Driver
 from brokerwq.errors import (
     AuthenticationError,
     ConnectionLostError,
@@ -24,10 +25,11 @@ from brokerwq.events import BrokerReached, BrokerUnreachable, StateChanged
 from brokerwq.testing.faults import (
     Fail,
     Faults,
+    FaultyDriver,
     Hang,
     Operation,
 )
-from tests.cases.lab import Events, Place, declare, send
+from tests.cases.lab import Events, FaultyApp, Place, declare, send
 
 GONE = ConnectionLostError("cut")
 
@@ -286,21 +288,41 @@ async def test_a_claim_that_never_answers_is_not_waited_for_for_ever(
         assert running.runner.state == "ready"
 
 
+class OneQueueGone(FaultyDriver):
+    """Claims from ``gone`` go wrong as the faults say, those from other queues never."""
+
+    async def consume(self, queue: str, /, *, lease: float | None, prefetch: int) -> Consumer:
+        if queue == "gone":
+            return await super().consume(queue, lease=lease, prefetch=prefetch)
+        return await self.inner.consume(queue, lease=lease, prefetch=prefetch)
+
+
+class OneQueueGoneApp(FaultyApp):
+    def build_driver(self) -> Driver:
+        return OneQueueGone(App.build_driver(self), self.faults)
+
+
 async def test_one_queue_that_is_gone_does_not_stop_the_other(place: Place, faults: Faults) -> None:
-    app = place.faulty_app(faults)
+    app = OneQueueGoneApp(place.url, faults, clock=place.clock, telemetry=place.events)
+    place.apps += [app, app.well]
     done: list[str] = []
 
-    @app.worker("a")
+    @app.worker("gone")
     async def left() -> None:
-        done.append("a")
+        done.append("gone")
 
-    @app.worker("b")
+    @app.worker("there")
     async def right() -> None:
-        done.append("b")
+        done.append("there")
 
-    faults.add("claim", Fail(QueueNotFoundError("a was deleted")), times=None, chance=0.5)
-    async with place.running(app):
-        for queue, name in (("a", "left"), ("b", "right")):
-            for _ in range(10):
-                await send(app.well, queue, name)
-        await place.until(lambda: len(done) == 20, step=0.5)
+    await declare(app.well, "gone", lease=60.0)
+    await send(app.well, "gone", "left")
+    faults.add("claim", Fail(QueueNotFoundError("it was deleted")), times=None)
+    async with place.running(app) as running:
+        for _ in range(10):
+            await send(app.well, "there", "right")
+        await place.until(lambda: done == ["there"] * 10, step=0.5)
+        assert running.runner.state == "degraded"
+        faults.clear()
+        await place.until(lambda: len(done) == 11, step=0.5)
+        assert done[-1] == "gone"
