@@ -55,6 +55,12 @@ def blocks_of(document: Path) -> Iterator[Block]:
         )
 
 
+PROGRAMS = [
+    page
+    for page in DOCUMENTS
+    if {"python", "console"} & {block.language for block in blocks_of(page)}
+]
+
 RUN_BLOCKS = """
     import ast, asyncio, inspect, json, sys
     name, blocks = json.load(sys.stdin)
@@ -92,7 +98,7 @@ def titled(document: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("document", DOCUMENTS, ids=titled)
+@pytest.mark.parametrize("document", PROGRAMS, ids=titled)
 def test_what_is_shown_works(document: Path, tmp_path: Path) -> None:
 
     blocks = list(blocks_of(document))
