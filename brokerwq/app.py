@@ -18,7 +18,6 @@ from brokerwq.driver.protocol import Driver, QueueSpec
 from brokerwq.driver.registry import redacted
 from brokerwq.durations import Seconds
 from brokerwq.errors import ConfigError
-from brokerwq.events import Instrumentation, Listener
 from brokerwq.job import Child
 from brokerwq.message import Message, Outgoing
 from brokerwq.middleware import Middleware, check_layers
@@ -32,6 +31,7 @@ from brokerwq.workers.registry import Registry
 
 if TYPE_CHECKING:
     from brokerwq.broker import Broker
+    from brokerwq.events import Instrumentation, Listener
     from brokerwq.idempotency import Guards
     from brokerwq.idempotency.store import Store
     from brokerwq.runner import RunnerOptions

@@ -22,11 +22,11 @@ from brokerwq.driver.registry import (
     split_urls,
 )
 from brokerwq.errors import ConfigError
-from brokerwq.events import Instrumentation, Listener
 
 if TYPE_CHECKING:
     from brokerwq.app import App
     from brokerwq.broker import Broker
+    from brokerwq.events import Instrumentation, Listener
     from brokerwq.idempotency.store import Store
     from brokerwq.settings import Settings
 
