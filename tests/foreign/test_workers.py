@@ -638,9 +638,9 @@ async def test_a_taskiq_message_that_cannot_be_run_says_why(
 
 
 async def test_a_taskiq_message_that_is_sent_again_is_the_same_work(
-    place: Place, tmp_path: Path
+    real_time: Place, tmp_path: Path
 ) -> None:
-    app = place.app(store=f"sqlite:///{tmp_path / 'keys.db'}", name="shop")
+    app = real_time.app(store=f"sqlite:///{tmp_path / 'keys.db'}", name="shop")
     seen: list[int] = []
 
     @app.worker("q", codec="taskiq", foreign=True, once="marker", name="t")
@@ -648,7 +648,7 @@ async def test_a_taskiq_message_that_is_sent_again_is_the_same_work(
         seen.append(n)
 
     again = [taskiq_message("t", 1, labels={"_retries": str(count)}) for count in range(2)]
-    await run(place, app, *again)
+    await run(real_time, app, *again)
 
     assert seen == [1]
     assert await reasons(app, "q") == []
@@ -728,18 +728,19 @@ async def test_what_sns_itself_says_of_a_subscription_is_no_payload(place: Place
 
 
 async def test_two_subscriptions_of_one_topic_are_one_work_to_a_store(
-    place: Place, tmp_path: Path
+    real_time: Place, tmp_path: Path
 ) -> None:
-    app = place.app(store=f"sqlite:///{tmp_path / 'keys.db'}", name="shop")
+    app = real_time.app(store=f"sqlite:///{tmp_path / 'keys.db'}", name="shop")
     seen: list[int] = []
 
     @app.worker("q", codec="sns", foreign=True, once="marker")
     async def work(*, n: int) -> None:
         seen.append(n)
 
-    first = sns_envelope('{"n":1}', UnsubscribeURL="https://a.example")
-    second = Message(id="native-2", body=sns_envelope('{"n":1}', UnsubscribeURL="b").body)
-    await run(place, app, first, second)
+    now = datetime.now(UTC).isoformat()
+    first, again = (sns_envelope('{"n":1}', UnsubscribeURL=url, Timestamp=now) for url in "ab")
+    second = Message(id="native-2", body=again.body)
+    await run(real_time, app, first, second)
 
     assert seen == [1]
     assert await reasons(app, "q") == []
@@ -784,9 +785,9 @@ async def test_the_key_of_a_foreign_message_is_read_from_its_payload(place: Plac
 
 
 async def test_a_store_knows_a_foreign_message_by_the_key_of_its_payload(
-    place: Place, tmp_path: Path
+    real_time: Place, tmp_path: Path
 ) -> None:
-    app = place.app(store=f"sqlite:///{tmp_path / 'keys.db'}", name="shop")
+    app = real_time.app(store=f"sqlite:///{tmp_path / 'keys.db'}", name="shop")
     seen: list[str] = []
 
     @app.worker("q", codec="json", foreign=True, once="marker", key=s3_key)
@@ -795,7 +796,7 @@ async def test_a_store_knows_a_foreign_message_by_the_key_of_its_payload(
         seen.append(job.id)
 
     copies = [Message(id=str(n), body=s3_event("1")) for n in range(3)]
-    await run(place, app, *copies, Message(id="4", body=s3_event("2")))
+    await run(real_time, app, *copies, Message(id="4", body=s3_event("2")))
 
     assert len(seen) == 2
     assert "4" in seen
