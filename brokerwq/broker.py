@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar, cast
 
 from brokerwq._runtime.loop_end import closed_at_loop_end
 from brokerwq._runtime.pauses import Pauses
 from brokerwq._runtime.sending import QueueSender
+from brokerwq._runtime.shared_call import SharedCall
 from brokerwq.claimer import Claimer
 from brokerwq.clock import SYSTEM_CLOCK, Clock, move_on_after
 from brokerwq.driver.capabilities import Capabilities
@@ -72,7 +73,8 @@ class Broker:
         self._specs: Mapping[str, QueueSpec] = {} if specs is None else specs
         self._declared: set[str] = set()
         self._senders: dict[str, QueueSender] = {}
-        self._opening = asyncio.Lock()
+        self._opening = SharedCall(self._open)
+        self._declaring: dict[str, SharedCall] = {}
         self._is_open = False
         self._is_closed = False
         self._at_loop_end: AsyncGenerator[None] | None = None
@@ -94,15 +96,11 @@ class Broker:
             DriverError: it could not be reached in that time, or it refused.
             ClosedError: this object has been closed.
         """
-        async with self._opening:
-            if self._is_closed:
-                msg = "this broker is closed; connect again"
-                raise ClosedError(msg)
-            if not self._is_open:
-                await self._open_patiently()
-                self._is_open = True
-                self._at_loop_end = closed_at_loop_end(self.aclose)
-                await anext(self._at_loop_end)
+        if self._is_closed:
+            msg = "this broker is closed; connect again"
+            raise ClosedError(msg)
+        if not self._is_open:
+            await self._opening.wait()
 
     async def aclose(self) -> None:
         """Disconnect. The end of the loop does it as well."""
@@ -286,14 +284,31 @@ class Broker:
     async def _ready_for(self, queue: str) -> Driver:
         driver = await self._connected()
         if queue not in self._declared:
-            spec = self._specs.get(queue)
-            if spec is not None and spec.declare == "never":
-                # Who only sends to somebody else's queue has nothing to do with its dead letters.
-                spec = replace(spec, on_dead="hold")
-            if spec is not None:
-                await self._in_time(_declare(driver, spec), "declare")
-            self._declared.add(queue)
+            declaring = self._declaring.get(queue)
+            if declaring is None:
+                declaring = SharedCall(partial(self._declare_known, driver, queue))
+                self._declaring[queue] = declaring
+            await declaring.wait()
         return driver
+
+    async def _declare_known(self, driver: Driver, queue: str) -> None:
+        spec = self._specs.get(queue)
+        if spec is not None and spec.declare == "never":
+            # Who only sends to somebody else's queue has nothing to do with its dead letters.
+            spec = replace(spec, on_dead="hold")
+        if spec is not None:
+            await self._in_time(_declare(driver, spec), "declare")
+        self._declared.add(queue)
+
+    async def _open(self) -> None:
+        await self._open_patiently()
+        if self._is_closed:
+            await self._driver.aclose()
+            msg = "this broker was closed before it was open"
+            raise ClosedError(msg)
+        self._is_open = True
+        self._at_loop_end = closed_at_loop_end(self.aclose)
+        await anext(self._at_loop_end)
 
     async def _open_patiently(self) -> None:
         until = self._clock.now() + self._connect_timeout

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Sequence
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
-from brokerwq import EnqueueError, QueueSpec
+from brokerwq import App, EnqueueError, QueueSpec
+from brokerwq.driver import Difference, Driver
 from brokerwq.errors import (
     AuthenticationError,
     ConfigError,
@@ -22,6 +23,7 @@ from brokerwq.errors import (
     QueueNotFoundError,
     TransientError,
 )
+from brokerwq.testing import FakeClock
 from brokerwq.testing.faults import Fail, Faults, Hang, LoseAnswer, Partly
 from tests.cases.lab import Place, counts, declare
 
@@ -340,3 +342,52 @@ async def test_a_worker_that_is_added_to_an_open_app_has_its_queue_made(both: Pl
         await late.enqueue(1)
 
         assert await counts(app, "late") == (1, 0, 0, 0)
+
+
+async def test_many_first_senders_have_their_queue_made_once() -> None:
+    app = App("memory://")
+    declared: list[str] = []
+
+    def watched(driver: Driver) -> Driver:
+        declare = driver.declare
+
+        async def noting(spec: QueueSpec, /, *, check_only: bool = False) -> Sequence[Difference]:
+            declared.append(spec.name)
+            await asyncio.sleep(0)
+            return await declare(spec, check_only=check_only)
+
+        driver.declare = noting  # type: ignore[method-assign]
+        return driver
+
+    @app.worker("q")
+    async def work(n: int) -> None: ...
+
+    async with app.on("memory://many-first-senders", driver=watched):
+        await asyncio.gather(*(work.enqueue(n) for n in range(100)))
+        assert await counts(app, "q") == (100, 0, 0, 0)
+    assert declared == ["q"]
+
+
+async def test_all_who_wait_for_a_broker_that_is_away_hear_of_it_together() -> None:
+    app, clock = App("memory://"), FakeClock()
+
+    def away(driver: Driver) -> Driver:
+        async def refuse() -> None:
+            raise ConnectionLostError("nobody there")
+
+        driver.open = refuse  # type: ignore[method-assign]
+        return driver
+
+    @app.worker("q")
+    async def work(n: int) -> None: ...
+
+    started = clock.now()
+    async with app.on("memory://away", driver=away, clock=clock):
+        sending = asyncio.gather(*(work.enqueue(n) for n in range(50)), return_exceptions=True)
+        answers = await clock.drive(_answer(sending))
+        assert [type(answer) for answer in answers] == [ConnectionLostError] * 50
+    assert clock.now() - started <= app.settings.connect_timeout
+
+
+async def _answer(sending: asyncio.Future[list[Any]]) -> list[Any]:
+    return await sending
