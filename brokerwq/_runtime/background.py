@@ -22,13 +22,15 @@ class Background:
     """The background loop of an app, once there is something to run on it."""
 
     def __init__(self) -> None:
-        self._starting = threading.Lock()
+        # Not a Lock: a signal handler or a finalizer that sends may strike while it is held.
+        self._starting = threading.RLock()
         self._loop: BackgroundLoop | None = None
 
     def run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """See ``BackgroundLoop.run``."""
         with self._starting:
-            loop = self._loop = self._loop or BackgroundLoop()
+            begun = self._loop or BackgroundLoop()
+            loop = self._loop = self._loop or begun
         return loop.run(call)
 
 

@@ -278,6 +278,25 @@ def test_all_threads_share_one_background_loop(ring: Ring) -> None:
     assert ring.drained() == list(range(8))
 
 
+def test_what_strikes_while_the_background_loop_begins_may_send_too(
+    ring: Ring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = asyncio.new_event_loop
+
+    def struck() -> asyncio.AbstractEventLoop:
+        monkeypatch.setattr(asyncio, "new_event_loop", make)
+        ring.work.enqueue_sync(n=1)  # as a signal handler or a finalizer would, in this thread
+        return make()
+
+    monkeypatch.setattr(asyncio, "new_event_loop", struck)
+    sending = threading.Thread(target=lambda: ring.work.enqueue_sync(n=2), daemon=True)
+    sending.start()
+    sending.join(PATIENCE)
+    monkeypatch.setattr(asyncio, "new_event_loop", make)
+    assert not sending.is_alive()
+    assert ring.drained() == [1, 2]
+
+
 def _backgrounds() -> int:
     return sum(each.name == "brokerwq-background" for each in threading.enumerate())
 
