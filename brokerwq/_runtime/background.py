@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import atexit
 import os
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-from brokerwq.errors import ConfigError
+from brokerwq.errors import ClosedError, ConfigError
 
 T = TypeVar("T")
 
@@ -57,6 +58,7 @@ class BackgroundLoop:
 
         Raises:
             ConfigError: called on an event loop, which would stand still meanwhile.
+            ClosedError: called by a destructor at the interpreter's very end.
         """
         try:
             asyncio.get_running_loop()
@@ -65,6 +67,9 @@ class BackgroundLoop:
         else:
             msg = "this is an event loop: await the method without _sync instead"
             raise ConfigError(msg)
+        if sys.is_finalizing():  # no other thread runs any more, so that nobody would answer
+            msg = "the interpreter ends, too late to send: do it in a function of atexit"
+            raise ClosedError(msg)
         return self._answer(call())
 
     def _answer(self, called: Coroutine[Any, Any, T]) -> T:

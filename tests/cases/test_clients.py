@@ -144,6 +144,40 @@ with app.on("memory://hanging", driver=hanging):
 """
 
 
+AT_THE_END = """
+import atexit
+import sys
+import types
+from brokerwq import App
+
+app = App("memory://")
+
+@app.worker("q")
+async def work() -> None: ...
+
+class Late:
+    def __del__(self, send=work.enqueue_sync) -> None:
+        send()
+
+sys.modules["late"] = types.ModuleType("late")
+sys.modules["late"].late = Late()  # goes when modules go
+atexit.register(lambda: print(work.enqueue_sync() != "", flush=True))
+"""
+
+
+@pytest.mark.slow
+def test_a_destructor_at_the_very_end_is_told_that_it_is_too_late() -> None:
+    answer = subprocess.run(
+        [sys.executable, "-c", AT_THE_END],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (answer.returncode, answer.stdout) == (0, "True\n")
+    assert "ClosedError: the interpreter ends" in answer.stderr
+
+
 @pytest.mark.slow
 def test_a_program_ends_soon_though_its_broker_does_not_answer() -> None:
     answer = subprocess.run(
