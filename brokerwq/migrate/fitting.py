@@ -29,6 +29,10 @@ class Fitting:
         self._keeps_raw = keeps_raw
         self._sent = {moved.id: moved.digest for moved in sent}
 
+    def accepted(self, cargo: Cargo) -> None:
+        """``cargo`` goes there: what comes later under its id must say the same."""
+        self._sent[cargo.id] = digest_of(cargo.message)
+
     def obstacle(self, delivery: Delivery, cargo: Cargo) -> DriverError | None:
         """Why ``delivery`` cannot be sent as ``cargo``; None if it can."""
         return (
@@ -50,7 +54,7 @@ class Fitting:
         if not self._drops_repeats:
             return None
         digest = digest_of(cargo.message)
-        if self._sent.setdefault(cargo.id, digest) == digest:
+        if self._sent.get(cargo.id, digest) == digest:
             return None
         return MessageRefusedError(
             "another message of its id was sent to the target, which would drop this one"

@@ -243,6 +243,7 @@ class Lane:
         fitting = Fitting(self._goal, keeps_raw=line.keeps_raw, sent=known)
         to_send: list[int] = []
         repeated: list[int] = []
+        later: list[int] = []
         refusals: dict[int, DriverError] = {}
         for n, (held, one) in enumerate(zip(helds, cargo, strict=True)):
             moved = Moved(one.id, digest_of(one.message))
@@ -252,6 +253,8 @@ class Lane:
                 repeated.append(n)
             elif error is not None:
                 refusals[n] = error
+            elif self._in_order and any(cargo[other].id == one.id for other in to_send):
+                later.append(n)  # when it is known whether the first was accepted
             elif not held.lost:
                 to_send.append(n)
         sent, unsent, refused = await self._send(cargo, to_send)
@@ -259,7 +262,7 @@ class Lane:
         refusal = await self._delete(holding, helds, cargo, [*repeated, *sent])
         self.report.repeated += len(repeated)
         await self._leave(holding, helds, cargo, refusals)
-        if unsent:
+        if unsent := [*unsent, *later]:
             await holding.put_back([helds[n] for n in unsent], [0.0] * len(unsent))
         if line.target.failure is not None:
             raise line.target.failure

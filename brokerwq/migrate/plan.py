@@ -208,7 +208,9 @@ class Planner:
             answers = await foresee(self._target.driver, pair.target, cargo)
         for delivery, one, answer in zip(claimed, cargo, answers, strict=True):
             error = fitting.obstacle(delivery, one) or answer
-            if error is not None:
+            if error is None:
+                fitting.accepted(one)
+            else:
                 message = delivery.message
                 plan.misfits.append(
                     Misfit(queue=pair.source, id=message.id, type=message.type, reason=str(error))

@@ -119,7 +119,10 @@ async def test_a_run_leaves_what_the_plan_names_and_moves_the_rest(
         plan, report = await planned_and_run(lab, sent, dead)
 
         for lane, queue, all_ in zip(report.lanes, (QUEUE, DEAD), (sent, dead), strict=True):
-            assert set(lane.refused.items()) == foretold(plan, queue)
+            # By id: of two misfits of one id a run tells one reason.
+            told = foretold(plan, queue)
+            assert lane.refused.keys() == {id_ for id_, _ in told}
+            assert lane.refused.items() <= told
             assert lane.moved + sum(each.queue == queue for each in plan.misfits) == len(all_)
         await _arrived(lab, sent, report.lanes[0].refused)
 
