@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from brokerwq.migrate.schema import VERSION, tables
 T = TypeVar("T")
 
 _BUSY_SECONDS: Final = 30.0
+_PAUSE: Final = 0.01
 _APPLICATION_ID: Final = 0x6277716C  # "bwql"; queues in a file have another one
 _STATEMENTS: Final = (
     f"PRAGMA application_id = {_APPLICATION_ID}",
@@ -98,7 +100,7 @@ class SqliteDatabase:
         if has_tables and application != _APPLICATION_ID:
             msg = f"{self.name} is a database of something else, no ledger of a migration"
             raise ConfigError(msg)
-        db.execute("PRAGMA journal_mode = WAL")
+        self._use_write_ahead_log()
         # A deletion that a power cut takes back would make a later copy of the id look moved.
         db.execute("PRAGMA synchronous = FULL")
         if not has_tables:
@@ -109,6 +111,18 @@ class SqliteDatabase:
         if version != VERSION:
             msg = f"{self.name} is a ledger of version {version}; this brokerwq reads {VERSION}"
             raise StoreError(msg)
+
+    def _use_write_ahead_log(self) -> None:
+        # SQLite does not wait here for another mover that does the same.
+        for tries_left in reversed(range(round(_BUSY_SECONDS / _PAUSE))):
+            try:
+                self._opened().execute("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError as exc:
+                if exc.sqlite_errorcode != sqlite3.SQLITE_BUSY or not tries_left:
+                    raise
+                time.sleep(_PAUSE)
+            else:
+                return
 
     def _has_tables(self) -> bool:
         return bool(self.fetch("SELECT 1 FROM sqlite_schema LIMIT 1"))

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
 from brokerwq import connect
+from brokerwq.clock import SYSTEM_CLOCK
 from brokerwq.errors import BrokerwqError, ConfigError, StoreError
 from brokerwq.migrate.entry import Moved
 from brokerwq.migrate.ledger import Ledger
+from brokerwq.migrate.ledger_sqlite import SqliteDatabase
 from brokerwq.migrate.record import MigrationRecord
 
 RECORD = MigrationRecord(source="memory://a", target="memory://b", queues={"q": "q"})
@@ -99,3 +103,19 @@ async def test_each_of_the_notes_that_come_together_hears_why_it_is_not_kept(pat
     assert answers[1] is answers[2]  # which waited together, and are one transaction
     assert isinstance(answers[1], StoreError)
     await ledger.aclose()
+
+
+def test_movers_that_make_one_ledger_at_once_all_find_it(tmp_path: Path) -> None:
+    def prepare(path: Path, start: Barrier) -> bool:
+        start.wait()
+        database = SqliteDatabase(str(path), SYSTEM_CLOCK)
+        try:
+            return database.prepare(create=True)
+        finally:
+            database.close()
+
+    with ThreadPoolExecutor(3) as pool:
+        for nth in range(20):
+            start = Barrier(3)
+            made = [pool.submit(prepare, tmp_path / f"{nth}.db", start) for _ in range(3)]
+            assert [each.result(60) for each in made] == [True] * 3
