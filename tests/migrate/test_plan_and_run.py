@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from brokerwq.driver.rules import sqs, sqs_wire
@@ -19,6 +19,8 @@ from brokerwq.migrate import MigrationPlan, MoveReport
 from brokerwq.testing.servers.moto import moto
 from tests.migrate.lab import DEAD, QUEUE, Lab, made
 
+PHASES = [Phase.reuse, Phase.generate]
+"""To shrink an example takes minutes, since each is a move."""
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -107,7 +109,7 @@ def foretold(plan: MigrationPlan, queue: str) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("like", ["sqs", "sqs-fifo", "rabbitmq"])
-@settings(max_examples=8, suppress_health_check=SLOW, deadline=None)
+@settings(max_examples=8, phases=PHASES, suppress_health_check=SLOW, deadline=None)
 @given(drawn=st.lists(drafts(), max_size=8), letters=st.lists(drafts(dead=NOTE), max_size=2))
 async def test_a_run_leaves_what_the_plan_names_and_moves_the_rest(
     like: str, drawn: list[Draft], letters: list[Draft]
