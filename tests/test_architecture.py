@@ -57,6 +57,7 @@ def test_an_adapter_imports_nothing_of_the_core_but_the_contract(adapter: Path) 
     assert forbidden == []
 
 
+@pytest.mark.slow
 def test_only_telemetry_imports_opentelemetry() -> None:
     found = {
         path.relative_to(ROOT / "brokerwq").parts[0]
@@ -67,6 +68,7 @@ def test_only_telemetry_imports_opentelemetry() -> None:
     assert found == {"telemetry"}
 
 
+@pytest.mark.slow
 def test_only_the_command_line_imports_what_draws_it() -> None:
     found = {
         path.relative_to(ROOT / "brokerwq").parts[0]
@@ -84,6 +86,7 @@ def run(code: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_importing_brokerwq_loads_no_client_and_nothing_heavy() -> None:
     loaded = set(run("import sys, brokerwq; print('\\n'.join(sys.modules))").split())
 
@@ -91,6 +94,7 @@ def test_importing_brokerwq_loads_no_client_and_nothing_heavy() -> None:
     assert {module for module in loaded if is_below(module, HEAVY)} == set()
 
 
+@pytest.mark.slow
 def test_finding_an_adapter_loads_no_client() -> None:
     code = """
         import sys
@@ -105,6 +109,7 @@ def test_finding_an_adapter_loads_no_client() -> None:
     assert {module for module in loaded if is_below(module, CLIENTS)} == set()
 
 
+@pytest.mark.slow
 def test_importing_brokerwq_takes_under_150_milliseconds() -> None:
     # Processor time, the best of several: what others do on this machine is not the question.
     code = "import time; t = time.process_time(); import brokerwq; print(time.process_time() - t)"
@@ -112,6 +117,7 @@ def test_importing_brokerwq_takes_under_150_milliseconds() -> None:
     assert min(float(run(code)) for _ in range(5)) < 0.150
 
 
+@pytest.mark.slow
 def test_the_commands_help_takes_under_400_milliseconds() -> None:
     code = """
         import sys, time
@@ -124,6 +130,7 @@ def test_the_commands_help_takes_under_400_milliseconds() -> None:
     assert min(float(run(code.replace("\n        ", "\n"))) for _ in range(3)) < 0.400
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the list of tracked files")
 def test_the_sources_keep_the_rules_that_no_linter_knows() -> None:
     done = subprocess.run(

@@ -243,6 +243,7 @@ async def test_a_closed_driver_refuses_work_and_leaves_no_thread(lab: Lab) -> No
         await until(lambda: not set(engine_threads()) - set(others))
 
 
+@pytest.mark.slow
 async def test_a_forgotten_driver_ends_its_thread(lab: Lab) -> None:
     others = engine_threads()
     driver = lab.build()
@@ -255,6 +256,7 @@ async def test_a_forgotten_driver_ends_its_thread(lab: Lab) -> None:
     await until(lambda: not set(engine_threads()) - set(others))
 
 
+@pytest.mark.slow
 async def test_a_consumer_keeps_its_driver_alive(lab: Lab) -> None:
     async def consume() -> object:
         driver = lab.build()
@@ -269,6 +271,7 @@ async def test_a_consumer_keeps_its_driver_alive(lab: Lab) -> None:
     assert ids(await consumer.claim(1, 0)) == ["1"]  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_a_process_that_closes_nothing_still_ends_and_folds_its_log_in(lab: Lab) -> None:
     output = lab.run(
         """
@@ -356,6 +359,7 @@ async def test_a_forked_child_may_open_the_same_driver_again(lab: Lab) -> None:
         assert ids(await consumer.claim(1, 0)) == ["from the parent"]
 
 
+@pytest.mark.slow
 @forks
 async def test_forking_under_load_harms_neither_side(lab: Lab) -> None:
     children, each = 5, 20

@@ -249,6 +249,7 @@ async def test_a_restored_backup_is_seen_as_another_file(lab: Lab) -> None:
             await driver.inspect("later")
 
 
+@pytest.mark.slow
 async def test_a_writer_in_the_way_is_waited_for(lab: Lab) -> None:
     async with lab.consumer() as (driver, _):
         with lab.start(
@@ -293,6 +294,7 @@ async def test_a_long_reader_does_not_stop_the_work(lab: Lab) -> None:
             assert reader.execute("SELECT count(*) FROM message").fetchone() == (1,)
 
 
+@pytest.mark.slow
 async def test_a_log_that_a_reader_let_grow_is_cut_afterwards(lab: Lab) -> None:
     big = [Message(id=str(nth), body=b"x" * 1_000_000) for nth in range(80)]
 

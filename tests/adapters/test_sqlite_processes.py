@@ -99,6 +99,7 @@ def disturbed(lab: Lab) -> Generator[None]:
             thread.join()
 
 
+@pytest.mark.slow
 def test_eight_processes_claim_every_message_once_whatever_else_goes_on(lab: Lab) -> None:
     count = 1500
     with ExitStack() as stack:
@@ -131,6 +132,7 @@ async def fill(lab: Lab, count: int) -> None:
             await send(driver, *map(str, range(start, start + 500)))
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_instant_leaves_a_sound_file_and_loses_nothing(
     lab: Lab, tmp_path: Path
 ) -> None:
@@ -180,6 +182,7 @@ def kill(process: subprocess.Popen[str]) -> None:
     assert not errors
 
 
+@pytest.mark.slow
 async def test_a_kill_while_a_database_is_made_leaves_one_that_can_be_made(lab: Lab) -> None:
     for turn in range(4):
         process = lab.start("asyncio.run(opened(sys.argv[1]))")
@@ -195,6 +198,7 @@ async def test_a_kill_while_a_database_is_made_leaves_one_that_can_be_made(lab: 
             path.unlink()
 
 
+@pytest.mark.slow
 async def test_a_send_by_another_process_wakes_a_waiting_claim_soon(lab: Lab) -> None:
     async with lab.consumer() as (driver, consumer):
         claim = asyncio.ensure_future(consumer.claim(1, 60))
@@ -222,6 +226,7 @@ async def test_a_send_by_another_process_wakes_a_waiting_claim_soon(lab: Lab) ->
         assert woken_at - float(output) < 1.0
 
 
+@pytest.mark.slow
 async def test_a_waiting_claim_burns_next_to_nothing(lab: Lab) -> None:
     async with lab.consumer() as (_, consumer):
         before = cpu_seconds()
@@ -232,6 +237,7 @@ async def test_a_waiting_claim_burns_next_to_nothing(lab: Lab) -> None:
         assert cpu_seconds() - before < 0.2
 
 
+@pytest.mark.slow
 async def test_an_open_driver_that_does_nothing_sleeps(lab: Lab) -> None:
     async with lab.consumer():
         before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw

@@ -75,6 +75,7 @@ class Site:
                 os.replace(f"{source}{part}", f"{target}{part}")  # noqa: PTH105
 
 
+@pytest.mark.slow
 async def test_a_file_that_is_away_for_a_while_is_waited_for(tmp_path: Path) -> None:
     site = Site(tmp_path, lease=2)
     task = await site.start()
@@ -103,6 +104,7 @@ async def test_another_applications_file_in_its_place_is_left_alone(tmp_path: Pa
     await site.ends_well(task)
 
 
+@pytest.mark.slow
 async def test_a_lock_that_another_process_holds_for_long_is_waited_out(tmp_path: Path) -> None:
     site = Site(tmp_path, lease=2)
     task = await site.start()

@@ -105,6 +105,7 @@ async def with_innocents(
     return report, done
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     ("evil", "dies"),
@@ -208,6 +209,7 @@ async def test_a_plain_worker_may_run_a_loop_of_its_own(app: App) -> None:
     assert report.done == INNOCENTS + 1
 
 
+@pytest.mark.slow
 async def test_a_loop_that_stands_still_beyond_the_lease_loses_nothing(app: App) -> None:
     async def work(_: int) -> None:
         time.sleep(1.1)  # noqa: ASYNC251  -- the very mistake
@@ -252,6 +254,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("prefix", "child"), [("async ", "raise ValueError"), ("", "pass"), ("async ", "pass")]
 )

@@ -15,6 +15,7 @@ from tests.cases.lab import Place, counts, dead_letters, declare, reasons, send_
 QUICK = RetryPolicy(max_attempts=3, base=0.01, jitter="none")
 
 
+@pytest.mark.slow
 async def test_a_message_that_always_fails_is_tried_exactly_as_often_as_was_said(
     both: Place,
 ) -> None:
@@ -46,6 +47,7 @@ async def test_a_message_that_always_fails_is_tried_exactly_as_often_as_was_said
     assert await counts(app, "q") == (0, 0, 0, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_attempts", [1, 2, 4])
 async def test_the_dead_letter_is_there_without_another_claim(
     both: Place, max_attempts: int
@@ -238,6 +240,7 @@ async def test_a_message_beyond_its_attempts_is_dead_before_its_handler_runs(
     assert await reasons(app, "q") == [reason]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("max_attempts", "earlier", "losses", "runs"),
     [
@@ -381,6 +384,7 @@ def lost(n: int, *, attempts: int, suspect: bool) -> Message:
     return Message(id=f"m{n}", type="work", body=body, attempts=attempts, suspect=suspect)
 
 
+@pytest.mark.slow
 async def test_a_suspect_is_not_held_while_another_that_was_lost_before_still_runs(
     place: Place,
 ) -> None:
@@ -408,6 +412,7 @@ async def test_a_suspect_is_not_held_while_another_that_was_lost_before_still_ru
     assert await counts(app, "q") == (0, 0, 0, 0)
 
 
+@pytest.mark.slow
 async def test_ordinary_retries_do_not_keep_a_suspect_waiting_for_ever(place: Place) -> None:
     app = place.app(lease=60)
     done: list[float] = []

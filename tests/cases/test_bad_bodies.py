@@ -81,6 +81,7 @@ async def test_what_cannot_be_read_is_dead_at_once_untouched_and_holds_nobody_up
         assert len(letter.dead.error) <= 1000
 
 
+@pytest.mark.slow
 async def test_bytes_arrive_as_they_were_sent(both: Place) -> None:
     app = both.app()
     seen: dict[str, bytes] = {}
@@ -230,6 +231,7 @@ BAD_HEADERS: Sequence[dict[str, str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("headers", BAD_HEADERS)
 async def test_an_envelope_that_cannot_be_read_is_a_dead_letter_not_a_dead_runner(
     real: Place, tmp_path: Path, headers: dict[str, str]

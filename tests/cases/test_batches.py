@@ -16,6 +16,7 @@ from tests.cases.lab import Gauge, Place, counts, dead_letters, declare, send, s
 QUICK = RetryPolicy(max_attempts=2, base=0.01, jitter="none")
 
 
+@pytest.mark.slow
 async def test_every_message_of_a_batch_ends_as_the_handler_says(both: Place) -> None:
     app = both.app()
     seen: list[tuple[int, int]] = []
@@ -106,6 +107,7 @@ async def test_a_wrong_answer_fails_the_batch_and_says_why(place: Place, answer:
         assert "answered" in letter.dead.error
 
 
+@pytest.mark.slow
 async def test_an_error_fails_every_message_of_the_batch(both: Place) -> None:
     app = both.app()
     calls: list[int] = []
@@ -240,6 +242,7 @@ async def test_a_workers_own_limit_counts_batches(place: Place) -> None:
     assert (report.done, gauge.most) == (50, 2)
 
 
+@pytest.mark.slow
 async def test_a_stop_while_a_batch_fills_puts_it_back_at_once_and_uncounted(
     both: Place,
 ) -> None:

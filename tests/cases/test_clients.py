@@ -56,6 +56,7 @@ def _wait(pid: int) -> int:
 # -- loops ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_one_app_serves_one_loop_after_another(ring: Ring) -> None:
     for n in range(4):
         asyncio.run(ring.work.enqueue(n=n))
@@ -190,6 +191,7 @@ def test_a_program_ends_soon_though_its_broker_does_not_answer() -> None:
     assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
 
 
+@pytest.mark.slow
 def test_one_app_serves_several_loops_at_once(ring: Ring) -> None:
     failures: list[BaseException] = []
 
@@ -211,6 +213,7 @@ def test_one_app_serves_several_loops_at_once(ring: Ring) -> None:
     assert ring.drained() == list(range(300))
 
 
+@pytest.mark.slow
 def test_one_app_runs_workers_and_sends_in_one_process_again_and_again(ring: Ring) -> None:
     async def round_(n: int) -> None:
         await ring.work.enqueue(n=n)
@@ -373,6 +376,7 @@ def _restless_threads() -> Generator[None]:
     sys.setswitchinterval(before)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_restless_threads")
 def test_ids_made_in_many_threads_are_all_different() -> None:
     made: list[list[str]] = [[] for _ in range(6)]
@@ -420,6 +424,7 @@ def test_a_fork_that_ends_as_scripts_do_leaves_its_parent_alone(
     assert ring.drained() == left
 
 
+@pytest.mark.slow
 def test_many_forks_at_once_send_at_once(ring: Ring) -> None:
     ring.work.enqueue_sync(n=0)
     pids: list[int] = []
@@ -453,6 +458,7 @@ def test_a_fork_uses_one_background_loop_too(ring: Ring) -> None:
     assert ring.drained() == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_fork_while_the_parent_is_sending(ring: Ring) -> None:
     stop = threading.Event()
     sent: list[int] = []

@@ -267,6 +267,7 @@ def test_waits_stay_within_the_cap_however_many_attempts_there_are(factor: float
     assert max(waits) <= 600
 
 
+@pytest.mark.slow
 async def test_a_claimers_delays_mean_the_same(both: Place) -> None:
     async with connect(both.url, clock=both.clock) as broker:
         await broker.declare(QueueSpec(name="q"))

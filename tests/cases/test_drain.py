@@ -129,6 +129,7 @@ async def test_a_snooze_beyond_the_backoff_is_left_behind_too(place: Place) -> N
     assert (report.snoozed, report.failed, report.left_delayed) == (1, 1, 2)
 
 
+@pytest.mark.slow
 async def test_a_message_that_another_runner_holds_is_awaited(both: Place) -> None:
     app, other = both.app(), both.app()
     hold = asyncio.Event()
@@ -172,6 +173,7 @@ async def test_a_message_of_a_runner_that_died_is_awaited_and_done(place: Place)
     assert 59 <= place.clock.now() - started <= 62
 
 
+@pytest.mark.slow
 async def test_two_drainers_share_the_work_and_both_end(both: Place) -> None:
     apps = [both.app(), both.app()]
     seen: list[int] = []
@@ -196,6 +198,7 @@ async def test_two_drainers_share_the_work_and_both_end(both: Place) -> None:
     assert sorted(seen) == list(range(60))
 
 
+@pytest.mark.slow
 async def test_children_on_the_same_queue_are_part_of_the_batch(both: Place) -> None:
     app = both.app()
     seen: list[int] = []

@@ -50,6 +50,7 @@ async def test_a_message_is_stored_when_enqueue_returns(both: Place) -> None:
     assert await counts(other, "q") == (1, 0, 0, 0)
 
 
+@pytest.mark.slow
 async def test_each_of_many_is_sent_once(both: Place) -> None:
     app = both.app()
     seen: list[int] = []
@@ -64,6 +65,7 @@ async def test_each_of_many_is_sent_once(both: Place) -> None:
     assert sorted(seen) == list(range(1300))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sync", "async"])
 async def test_however_many_are_sent_only_a_few_exist_at_a_time(
     both_slowly: Place, kind: str

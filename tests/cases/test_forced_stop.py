@@ -35,6 +35,7 @@ class HungApp(FaultyApp):
         return HungDriver(super().build_driver(), self.faults)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("busy", [True, False])
 async def test_a_broker_that_hangs_keeps_a_second_stop_for_about_a_second(
     both: Place, *, busy: bool

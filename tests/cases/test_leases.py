@@ -242,6 +242,7 @@ async def test_a_message_is_settled_once(both: Place, settle: str) -> None:
             assert await claimer.claim(wait=0) == []
 
 
+@pytest.mark.slow
 async def test_a_job_that_lost_its_lease_is_told_stopped_and_not_counted_as_done(
     place: Place,
 ) -> None:

@@ -123,6 +123,7 @@ async def test_whatever_is_raised_is_one_failed_attempt_and_the_runner_goes_on(
     assert len(letter.dead.error) <= 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["async", "plain"])
 async def test_odd_errors_are_harmless_at_sqlite_too(both: Place, kind: str) -> None:
     both.thread_patience = 0.002 if kind == "plain" else 0.0
@@ -235,6 +236,7 @@ async def _raise(error: BaseException) -> NoReturn:
 # -- outcomes ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_snooze_spends_no_attempt(both: Place) -> None:
     app = both.app()
     attempts: list[int] = []
@@ -317,6 +319,7 @@ async def test_a_discarded_message_is_gone_and_counted_apart(both: Place) -> Non
     assert (ended.outcome, ended.reason) == ("discarded", "stale")
 
 
+@pytest.mark.slow
 async def test_a_dead_letter_carries_the_handlers_reason_and_the_error_behind_it(
     both: Place,
 ) -> None:

@@ -198,6 +198,7 @@ async def test_without_faults_every_fate_comes_true(seed: int) -> None:
         assert len(world.ends[name]) <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 async def test_with_faults_nothing_is_lost(seed: int) -> None:
     world = World(seed, memory())

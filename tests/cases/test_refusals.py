@@ -98,6 +98,7 @@ async def test_a_folder_that_is_not_there_is_told_in_short(door: str, tmp_path: 
     assert len(text.splitlines()) < MAX_LINES, text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("door", ["enqueue", "enqueue_sync", "async with"])
 async def test_a_broker_that_is_not_there_is_named_with_what_to_look_at(door: str) -> None:
     port = free_port()
@@ -139,6 +140,7 @@ def test_what_rabbitmq_refuses_names_the_user_and_the_way_out(
     assert way_out in str(error)
 
 
+@pytest.mark.slow
 def test_a_program_without_logging_reads_which_broker_it_waits_for(tmp_path: Path) -> None:
     port = free_port()
     program = (

@@ -71,6 +71,7 @@ async def test_a_workers_own_limit_is_kept_and_the_others_go_on(place: Place) ->
     assert place.clock.now() - started < 8
 
 
+@pytest.mark.slow
 async def test_many_messages_of_a_limited_worker_do_not_keep_the_slots_from_others(
     place: Place,
 ) -> None:

@@ -117,6 +117,7 @@ def test_a_batch_with_a_killed_runner_and_a_broken_file_loses_nothing(tmp_path: 
     assert len(list((tmp_path / "out" / "thumbnails").glob("*.jpg"))) == 240
 
 
+@pytest.mark.slow
 def test_without_pillow_the_demo_says_how_to_get_it(tmp_path: Path) -> None:
     code = "import sys; sys.modules['PIL'] = None; from brokerwq.cli import main; main(['demo'])"
     done = subprocess.run(

@@ -71,6 +71,7 @@ def test_a_verb_that_does_not_exist_is_said(cli: Cli) -> None:
     assert "No such command 'quues'" in answer.err
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_error(stock: Stock) -> None:
     del stock
     script = f"{sys.executable} -m brokerwq config show --json | head -c 1; echo; exit $PIPESTATUS"
@@ -80,6 +81,7 @@ def test_a_reader_that_goes_away_is_no_error(stock: Stock) -> None:
     assert done.returncode in (0, 141)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("output", "code", "said"),
     [

@@ -43,6 +43,7 @@ def move(cli: Cli, stock: Stock, tmp_path: Path) -> Move:
     return Move(cli, stock, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_whole_migration(move: Move) -> None:
     messages = some(30)
     move.stock.send(QUEUE, *messages)
@@ -91,6 +92,7 @@ def test_plan_names_each_misfit_and_moves_nothing(move: Move) -> None:
     assert move.target.queues() == []
 
 
+@pytest.mark.slow
 def test_run_leaves_misfits_and_says_so(move: Move) -> None:
     move.target.url += "?like=sqs"
     move.stock.send(QUEUE, *some(5), *some(1, TOO_LARGE))
@@ -106,6 +108,7 @@ def test_run_leaves_misfits_and_says_so(move: Move) -> None:
     assert move("finish", "--settle", "0", "--leave-refused").code == 0
 
 
+@pytest.mark.slow
 def test_rollback_takes_the_same_arguments(move: Move) -> None:
     move.stock.send(QUEUE, *some(10))
     move("run", "--settle", "0")
@@ -116,6 +119,7 @@ def test_rollback_takes_the_same_arguments(move: Move) -> None:
     assert len(move.stock.take(QUEUE)) == 10
 
 
+@pytest.mark.slow
 def test_a_proof_that_fails_is_exit_code_1(move: Move) -> None:
     move.stock.send(QUEUE, *some(10))
     move("run", "--settle", "0")
@@ -128,6 +132,7 @@ def test_a_proof_that_fails_is_exit_code_1(move: Move) -> None:
     assert move("verify", "--workers-run", "--json").json["adds_up"] is True
 
 
+@pytest.mark.slow
 def test_queues_get_new_names(move: Move) -> None:
     move.stock.send(QUEUE, *some(4))
 
@@ -170,6 +175,7 @@ def _ledger(folder: Path) -> str:
     return f"sqlite:///{folder}/ledger.db"
 
 
+@pytest.mark.slow
 def test_a_queue_may_be_renamed_at_its_own_broker(cli: Cli, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/a.db"
     cli("queues", "declare", "orders", "--url", url)
@@ -217,6 +223,7 @@ def test_what_needs_a_ledger_says_so(move: Move, verb: str) -> None:
     assert "there is no ledger" in answer.err
 
 
+@pytest.mark.slow
 def test_a_ledger_of_another_migration(move: Move, cli: Cli) -> None:
     move.stock.send(QUEUE, *some(1))
     move("run", "--settle", "0")
@@ -231,6 +238,7 @@ def test_a_ledger_of_another_migration(move: Move, cli: Cli) -> None:
     assert len(move.stock.take(QUEUE)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [3])
 def test_a_mover_may_be_killed_at_any_time(cli: Cli, tmp_path: Path, times: int) -> None:
     source, target = (f"sqlite:///{tmp_path}/{name}.db" for name in ("a", "b"))
@@ -281,6 +289,7 @@ def _taken(url: str) -> list[tuple[Message, int]]:
     return anyio.run(take)
 
 
+@pytest.mark.slow
 def test_a_mover_that_is_told_to_stop_puts_back_what_it_holds(tmp_path: Path) -> None:
     source, target = (f"sqlite:///{tmp_path}/{name}.db" for name in ("a", "b"))
     sent = _filled(source, 1000)

@@ -83,6 +83,7 @@ def test_the_list_of_checks_is_the_approved_one() -> None:
     assert APPROVED.read_text().split() == [check.name for check in all_checks()]
 
 
+@pytest.mark.slow
 def test_the_kit_needs_neither_pytest_nor_hypothesis() -> None:
     program = (
         "import sys; sys.modules.update(pytest=None, hypothesis=None); "

@@ -18,6 +18,7 @@ BROKERS: dict[str, Callable[[], Broker]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BROKERS)
 async def test_a_sound_driver_passes_every_check_that_applies(name: str) -> None:
     harness = BROKERS[name]().harness()

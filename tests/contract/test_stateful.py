@@ -68,6 +68,7 @@ class ForgivingConsumer(FaultyConsumer):
 BROKEN = (LyingConsumer, AmnesicConsumer, SwappingConsumer, ForgivingConsumer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", BROKEN)
 def test_the_machine_finds_what_is_broken(kind: type[FaultyConsumer]) -> None:
     class BrokenDriver(FaultyDriver):

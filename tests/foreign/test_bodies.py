@@ -87,6 +87,7 @@ def test_what_does_not_fit_its_declaration_is_refused(
         as_utf8(body, content_type, content_encoding)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pack", "coding"), [(gzip.compress, "gzip"), (zlib.compress, "deflate")])
 def test_a_bomb_is_refused_before_it_goes_off(pack: Callable[[bytes], bytes], coding: str) -> None:
     body = pack(bytes(4 * MAX_UNPACKED_BYTES))
@@ -102,6 +103,7 @@ def test_a_bomb_is_refused_before_it_goes_off(pack: Callable[[bytes], bytes], co
     assert most < 3 * MAX_UNPACKED_BYTES
 
 
+@pytest.mark.slow
 def test_a_bomb_of_empty_lists_is_refused_before_it_is_parsed() -> None:
     body = b"[" + b"[]," * (MAX_UNPACKED_BYTES // 4) + b"[]]"
 
@@ -144,6 +146,7 @@ def test_a_task_that_kombu_compressed_is_read(pack: Callable[[bytes], bytes], na
         assert "no whole" in refusal(CeleryCodec(), broken)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pack", "name"),
     [(bz2.compress, "application/x-bz2"), (lzma.compress, "application/x-lzma")],

@@ -138,6 +138,7 @@ def worker_of(name: Any) -> Any:
     return fields.route().foreign, anything.route().foreign
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["json", "sns", "cloudevents", "celery", "dramatiq", "taskiq"])
 def test_a_codec_reads_or_refuses_and_never_fails(name: Any) -> None:
     workers = worker_of(name)
@@ -158,6 +159,7 @@ def test_a_codec_reads_or_refuses_and_never_fails(name: Any) -> None:
     check()
 
 
+@pytest.mark.slow
 @given(messages)
 @thorough
 def test_bytes_are_always_what_was_sent(message: Message) -> None:

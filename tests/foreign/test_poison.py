@@ -11,6 +11,7 @@ from tests.cases.lab import Place, dead_letters, declare, memory, send_raw, sqli
 from tests.foreign.samples import poison_bodies
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broker", ["memory", "sqlite"])
 @pytest.mark.parametrize("is_foreign", [True, False])
 async def test_poison_dies_at_once_untouched_and_holds_nobody_up(

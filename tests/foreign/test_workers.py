@@ -637,6 +637,7 @@ async def test_a_taskiq_message_that_cannot_be_run_says_why(
     assert why in letter.dead.error
 
 
+@pytest.mark.slow
 async def test_a_taskiq_message_that_is_sent_again_is_the_same_work(
     real_time: Place, tmp_path: Path
 ) -> None:
@@ -727,6 +728,7 @@ async def test_what_sns_itself_says_of_a_subscription_is_no_payload(place: Place
     assert b"https://a.example" in letter.body
 
 
+@pytest.mark.slow
 async def test_two_subscriptions_of_one_topic_are_one_work_to_a_store(
     real_time: Place, tmp_path: Path
 ) -> None:
@@ -784,6 +786,7 @@ async def test_the_key_of_a_foreign_message_is_read_from_its_payload(place: Plac
     assert letter.dead.error == "the key function failed: KeyError"
 
 
+@pytest.mark.slow
 async def test_a_store_knows_a_foreign_message_by_the_key_of_its_payload(
     real_time: Place, tmp_path: Path
 ) -> None:

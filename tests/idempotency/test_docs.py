@@ -13,6 +13,7 @@ import pytest
 PAGE = (Path(__file__).parents[2] / "docs" / "idempotency.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 async def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     tables = sqlite3.connect("work.db")

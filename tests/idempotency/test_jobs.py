@@ -78,6 +78,7 @@ def worker(shop: Shop, strategy: Strategy, **options: Any) -> Any:
 # -- duplicates ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 async def test_without_a_key_the_messages_id_is_it(shop: Shop, strategy: Strategy) -> None:
     charge = worker(shop, strategy, key=None)
@@ -100,6 +101,7 @@ async def test_a_duplicate_announces_no_start(shop: Shop) -> None:
     assert len(shop.place.events.of(JobStarted)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["marker", "lease_tx"])
 async def test_a_copy_that_comes_back_too_early_waits_again(shop: Shop, strategy: Strategy) -> None:
     may_end = asyncio.Event()
@@ -157,6 +159,7 @@ async def test_another_payload_may_be_all_the_same(shop: Shop, strategy: Strateg
     assert (report.done, report.duplicates, report.dead_count) == (1, 1, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [None, "", [], [1, None], 1.5, math.nan, {1}, object()])
 async def test_a_message_without_a_key_is_a_dead_letter(shop: Shop, value: object) -> None:
     worker(shop, "marker", key=constant(value))
@@ -284,6 +287,7 @@ async def test_a_discarded_message_is_finished(shop: Shop) -> None:
     assert (report.discarded, report.duplicates) == (1, 1)
 
 
+@pytest.mark.slow
 async def test_a_time_limit_releases_the_record(shop: Shop) -> None:
     async def fn(job: Job, tx: Tx, n: int) -> None:
         shop.runs.append(job.attempt)
@@ -321,6 +325,7 @@ async def test_what_a_vanished_owner_left_may_be_parked(shop: Shop) -> None:
 # -- the store -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 async def test_while_the_store_is_down_nothing_runs_and_nothing_is_claimed(
     shop: Shop, strategy: Strategy
@@ -360,6 +365,7 @@ async def test_at_the_start_a_store_is_waited_for(shop: Shop) -> None:
         await shop.until(lambda: shop.runs)
 
 
+@pytest.mark.slow
 async def test_done_work_is_acked_though_its_record_could_not_be_written(shop: Shop) -> None:
     async def fn(n: int) -> None:
         shop.runs.append(n)
@@ -375,6 +381,7 @@ async def test_done_work_is_acked_though_its_record_could_not_be_written(shop: S
     assert (report.done, len(shop.runs)) == (1, 1)
 
 
+@pytest.mark.slow
 async def test_a_record_is_written_once_the_store_is_back(shop: Shop) -> None:
     async def fn(n: int) -> None:
         shop.runs.append(n)
@@ -391,6 +398,7 @@ async def test_a_record_is_written_once_the_store_is_back(shop: Shop) -> None:
     assert (await shop.record()).state is State.COMPLETED
 
 
+@pytest.mark.slow
 async def test_done_work_may_be_left_where_its_record_could_not_be_written(shop: Shop) -> None:
     async def fn(n: int) -> None:
         shop.runs.append(n)
@@ -406,6 +414,7 @@ async def test_done_work_may_be_left_where_its_record_could_not_be_written(shop:
     assert len(shop.runs) == 2
 
 
+@pytest.mark.slow
 async def test_a_lost_answer_to_commit_is_no_failure_and_no_second_effect(shop: Shop) -> None:
     charge = worker(shop, "transactional")
     shop.store.lost_commits = 1
@@ -458,6 +467,7 @@ async def test_a_block_that_fails_takes_back_its_own_part(shop: Shop) -> None:
     assert shop.effects() == [1, 4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("statement", ["COMMIT", "ROLLBACK"])
 async def test_a_block_that_ends_the_transaction_is_found_out(shop: Shop, statement: str) -> None:
     async def fn(job: Job, tx: Tx, n: int) -> None:

@@ -62,6 +62,7 @@ async def until_counts(shop: StoreShop, condition: Callable[[tuple[int, ...]], b
 # -- duplicates ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @with_each_strategy
 async def test_two_messages_with_one_key_are_done_once(shop: StoreShop, strategy: Strategy) -> None:
     charge = shop.worker(strategy)
@@ -77,6 +78,7 @@ async def test_two_messages_with_one_key_are_done_once(shop: StoreShop, strategy
     assert {record.state for record in await shop.records()} == {State.COMPLETED}
 
 
+@pytest.mark.slow
 @with_each_strategy
 async def test_a_copy_waits_while_its_work_is_under_way_and_spends_no_attempt(
     shop: StoreShop, strategy: Strategy
@@ -104,6 +106,7 @@ async def test_a_copy_waits_while_its_work_is_under_way_and_spends_no_attempt(
     assert (report.done, report.duplicates, report.failed, report.dead_count) == (1, 1, 0, 0)
 
 
+@pytest.mark.slow
 @with_each_strategy
 async def test_another_payload_under_a_known_key_is_a_dead_letter(
     shop: StoreShop, strategy: Strategy
@@ -128,6 +131,7 @@ async def test_another_payload_under_a_known_key_is_a_dead_letter(
     )
 
 
+@pytest.mark.slow
 @on_every_store
 async def test_two_applications_share_a_store_and_no_keys(shop: StoreShop) -> None:
     other = shop.place.app(store=shop.bench.again(), name="bank", retry=RETRY)
@@ -146,6 +150,7 @@ async def test_two_applications_share_a_store_and_no_keys(shop: StoreShop) -> No
     ]
 
 
+@pytest.mark.slow
 @with_each_strategy
 async def test_a_new_key_version_is_other_work_but_knows_what_was_on_its_way(
     shop: StoreShop, strategy: Strategy
@@ -224,6 +229,7 @@ async def test_a_message_older_than_the_retention_is_parked(
     assert shop.runs == [2]
 
 
+@pytest.mark.slow
 @with_each_strategy
 async def test_a_redrive_runs_again_after_failure_and_is_skipped_after_success(
     shop: StoreShop, strategy: Strategy
@@ -252,6 +258,7 @@ async def test_a_redrive_runs_again_after_failure_and_is_skipped_after_success(
     assert await shop.effects() == ([] if strategy == "marker" else [1, 2])
 
 
+@pytest.mark.slow
 @with_each_strategy
 async def test_a_stop_lets_another_runner_begin_at_once(
     shop: StoreShop, strategy: Strategy
@@ -282,6 +289,7 @@ async def test_a_stop_lets_another_runner_begin_at_once(
 # -- owners that are too late --------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shop", "strategy"),
     [(store, strategy) for store, strategy in EVERYWHERE if strategy != "transactional"],
@@ -313,6 +321,7 @@ async def test_an_owner_that_was_taken_over_changes_nothing(
     assert await shop.effects() == []
 
 
+@pytest.mark.slow
 async def test_a_fenced_owner_puts_its_message_back_while_the_other_one_works(
     shop: StoreShop,
 ) -> None:
@@ -339,6 +348,7 @@ async def test_a_fenced_owner_puts_its_message_back_while_the_other_one_works(
     assert await shop.effects() == [1]
 
 
+@pytest.mark.slow
 @on_every_store
 async def test_an_owner_hears_from_the_heartbeat_that_it_was_taken_over(shop: StoreShop) -> None:
     lost: list[bool] = []
@@ -359,6 +369,7 @@ async def test_an_owner_hears_from_the_heartbeat_that_it_was_taken_over(shop: St
     assert report.duplicates == 1
 
 
+@pytest.mark.slow
 async def test_an_open_transaction_keeps_the_record_beyond_its_lease(shop: StoreShop) -> None:
     """Its own heartbeat must not wait for the row that it has locked."""
 
@@ -375,6 +386,7 @@ async def test_an_open_transaction_keeps_the_record_beyond_its_lease(shop: Store
     assert await shop.effects() == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shop", "strategy"),
     [
@@ -496,6 +508,7 @@ async def test_a_lost_answer_to_commit_is_no_failure_and_no_second_effect(shop: 
     assert shop.runs == [1]
 
 
+@pytest.mark.slow
 @with_each_strategy
 async def test_a_damaged_record_keeps_its_work_from_running(
     shop: StoreShop, strategy: Strategy
@@ -556,6 +569,7 @@ async def test_records_of_another_version_end_the_runner(shop: StoreShop) -> Non
 # -- results -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @with_each_strategy
 async def test_a_result_is_kept_or_the_work_is_marked_without_it(
     shop: StoreShop, strategy: Strategy
@@ -630,6 +644,7 @@ async def test_a_swallowed_error_is_no_success_where_it_spoils_the_transaction(
         assert await shop.effects() == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", IN_TX)
 @pytest.mark.parametrize("statement", ["COMMIT", "ROLLBACK"])
 async def test_a_handler_that_ends_its_transaction_is_found_out(
@@ -693,6 +708,7 @@ async def library_block(conn: Any) -> AsyncGenerator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", IN_TX)
 async def test_a_commit_that_is_refused_is_a_failed_attempt(
     shop: StoreShop, strategy: Strategy
@@ -798,6 +814,7 @@ async def test_a_message_can_be_sent_with_a_transaction_of_ones_own(shop: StoreS
     assert await shop.effects() == [1, 101]
 
 
+@pytest.mark.slow
 async def test_many_jobs_at_once_take_turns_with_the_connections(shop: StoreShop) -> None:
     async def pause(_job: Job, _tx: Any, _n: int) -> None:
         await asyncio.sleep(0.002)

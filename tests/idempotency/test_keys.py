@@ -118,6 +118,7 @@ def test_a_scope_has_keys_of_its_own() -> None:
     assert digest_of(["a", "bc"], "x") != digest_of(["ab", "c"], "x")
 
 
+@pytest.mark.slow
 def test_a_key_is_the_same_in_every_process_and_release() -> None:
     code = (
         "from brokerwq.idempotency.keys import digest_of;"
@@ -143,6 +144,7 @@ scalars = st.one_of(
 values = st.recursive(scalars, lambda inner: st.lists(inner, min_size=1, max_size=4), max_leaves=8)
 
 
+@pytest.mark.slow
 @given(values, values)
 def test_only_equal_values_collide(one: Any, other: Any) -> None:
     # Python says that True == 1; a key does not, so that equality is asked with the types.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from brokerwq import App
 from brokerwq.idempotency.looks import Looks
 from brokerwq.testing import TestApp
@@ -40,6 +42,7 @@ def test_only_the_latest_keys_are_remembered() -> None:
     assert seen.pause((0).to_bytes(2), 60.0) <= 1.1
 
 
+@pytest.mark.slow
 async def test_a_copy_of_short_work_does_not_wait_for_the_rest_of_the_lease(tmp_path: Path) -> None:
     charged: list[int] = []
     app = App("memory://", name="shop", store=f"sqlite:///{tmp_path / 'keys.db'}")

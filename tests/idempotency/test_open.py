@@ -63,6 +63,7 @@ def test_the_options_of_a_sqlite_url_are_no_part_of_its_name(tmp_path: Path) -> 
     assert store.name.endswith("/a b.db")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "extra"),
     [
@@ -95,6 +96,7 @@ def test_a_missing_library_names_the_extra(module: str, extra: str) -> None:
     assert issubclass(AdapterMissingError, ConfigError)
 
 
+@pytest.mark.slow
 def test_the_libraries_are_imported_only_where_they_are_needed() -> None:
     code = (
         "import sys, brokerwq.idempotency, brokerwq.idempotency.borrowed\n"

@@ -44,6 +44,7 @@ async def test_tables_of_an_older_version_are_brought_up_to_date(tmp_path: Path)
     db.close()
 
 
+@pytest.mark.slow
 async def test_pruning_comes_to_all_that_has_expired_whatever_lies_between(
     tmp_path: Path,
 ) -> None:

@@ -18,6 +18,7 @@ from tests.telemetry.lab import Lab, id_of, parent_of, trace_of
 left_behind: ContextVar[str] = ContextVar("left_behind", default="")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", TRANSACTIONAL)
 async def test_a_job_has_one_span_a_skipped_copy_none_and_a_child_its_parents_trace(
     store: str, tmp_path: Path

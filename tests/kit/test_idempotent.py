@@ -27,6 +27,7 @@ from tests.kit.right_workers import RIGHT
 from tests.kit.wrong_workers import WRONG, Trial, appends_without_a_key, marks_before_it_works
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", WRONG, ids=lambda make: make.__name__)
 async def test_the_fault_is_found(make: Callable[[Path], Trial], tmp_path: Path) -> None:
     trial = make(tmp_path)
@@ -42,6 +43,7 @@ async def test_the_fault_is_found(make: Callable[[Path], Trial], tmp_path: Path)
     assert found[0] in str(told.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", RIGHT, ids=lambda make: make.__name__)
 async def test_a_sound_worker_passes(make: Callable[[Path], Trial], tmp_path: Path) -> None:
     trial = make(tmp_path)
@@ -55,6 +57,7 @@ async def test_a_sound_worker_passes(make: Callable[[Path], Trial], tmp_path: Pa
     assert report.schedules > 10
 
 
+@pytest.mark.slow
 async def test_a_failing_schedule_can_be_seen_alone(tmp_path: Path) -> None:
     trial = marks_before_it_works(tmp_path)
     with pytest.raises(NotIdempotentError) as first:
@@ -108,6 +111,7 @@ class Twice:
         return [failure.schedule for failure in told.value.report.failures]
 
 
+@pytest.mark.slow
 async def test_what_takes_several_faults_is_found_by_the_seed_and_cut_to_the_shortest() -> None:
     first = await Twice().trial(seed=3)
 
@@ -154,6 +158,7 @@ async def test_a_message_that_is_given_up_on_without_a_fault_is_told() -> None:
         await assert_idempotent(fails, 1, effects=list)
 
 
+@pytest.mark.slow
 async def test_effects_and_reset_may_be_async_and_the_app_stays_where_it_was(
     tmp_path: Path,
 ) -> None:
@@ -202,6 +207,7 @@ async def test_only_what_a_crash_leaves_behind_is_seen_of_a_worker() -> None:
     assert failure.found == ["begun", "begun", "done", "cleaned up"]
 
 
+@pytest.mark.slow
 async def test_a_lock_of_the_process_itself_dies_with_it() -> None:
     app, lock, state = App("memory://"), asyncio.Lock(), dict[int, int]()
 
@@ -237,6 +243,7 @@ def test_a_fault_that_cannot_be_is_refused(wrong: Callable[[], object]) -> None:
         wrong()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("faults", [[overlap(2)], [crash_at(2)], [lose_lease(2), error_at(2)]])
 async def test_who_is_kept_out_by_a_lock_waits_for_it(faults: list[Mishap]) -> None:
     app, lock, state = App("memory://"), threading.Lock(), dict[int, int]()

@@ -8,6 +8,8 @@ from collections import Counter
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from brokerwq import App, Job, RetryPolicy, Snooze
 from brokerwq.errors import ConnectionLostError
 from brokerwq.testing import TestApp
@@ -72,6 +74,7 @@ class Month:
             self.report = await shop.advance(timedelta(days=DAYS))
 
 
+@pytest.mark.slow
 async def test_thirty_days_take_seconds_and_are_the_same_for_the_same_seed() -> None:
     first, again, other = Month(1), Month(1), Month(2)
     # Processor time: what others do on this machine is not the question.

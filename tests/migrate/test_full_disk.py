@@ -28,6 +28,7 @@ def small_disk(tmp_path: Path) -> Generator[Path]:
     subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
+@pytest.mark.slow
 @needs_root
 async def test_a_target_whose_disk_is_full_gets_what_it_takes_and_the_rest_stays(
     small_disk: Path, tmp_path: Path
@@ -57,6 +58,7 @@ async def test_a_target_whose_disk_is_full_gets_what_it_takes_and_the_rest_stays
     assert {each.attempt for each in found} == {1}
 
 
+@pytest.mark.slow
 @needs_root
 async def test_a_ledger_whose_disk_is_full_stops_the_mover_before_anything_is_deleted(
     small_disk: Path, tmp_path: Path

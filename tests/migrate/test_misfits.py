@@ -50,6 +50,7 @@ async def test_the_plan_names_what_does_not_fit_before_anything_moves(lab: Lab) 
     assert await lab.counts(lab.source) == (320, 0, 0)
 
 
+@pytest.mark.slow
 async def test_the_plan_knows_a_queue_that_is_unlike_its_drivers_others(tmp_path: Path) -> None:
     lab = Lab(tmp_path, source=f"memory://{uuid.uuid4().hex}?like=sqs")
     async with opened(lab.source) as driver:
@@ -100,6 +101,7 @@ async def test_looking_costs_no_attempt_and_forgets_none(lab: Lab) -> None:
     assert delivery.attempt == 3
 
 
+@pytest.mark.slow
 async def test_misfits_stay_with_their_reason_and_everything_else_moves(lab: Lab) -> None:
     messages, misfits = mixed(300, 20)
     await lab.declare()
@@ -119,6 +121,7 @@ async def test_misfits_stay_with_their_reason_and_everything_else_moves(lab: Lab
     assert state.empty_for is not None
 
 
+@pytest.mark.slow
 async def test_two_movers_whose_misfits_are_apart_both_end(lab: Lab) -> None:
     """Each has put some out of the way, and waits for no message of the other's."""
     messages, misfits = mixed(20, 20)
@@ -132,6 +135,7 @@ async def test_two_movers_whose_misfits_are_apart_both_end(lab: Lab) -> None:
     assert all(report.is_complete for report in reports)
 
 
+@pytest.mark.slow
 async def test_misfits_that_a_mover_before_put_out_of_the_way_are_not_waited_for(lab: Lab) -> None:
     messages, _ = mixed(20, 5)
     await lab.declare()
@@ -143,6 +147,7 @@ async def test_misfits_that_a_mover_before_put_out_of_the_way_are_not_waited_for
     assert (report.moved, report.waiting, report.is_complete) == (0, 0, True)
 
 
+@pytest.mark.slow
 async def test_the_plan_and_the_run_agree(lab: Lab) -> None:
     bodies = [b"", b"\xff" * 800_000, b"x" * 1_048_000, TOO_LARGE, b"a\x07b", b"fine"]
     await lab.declare()
@@ -157,6 +162,7 @@ async def test_the_plan_and_the_run_agree(lab: Lab) -> None:
     assert len(foretold) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("like", "name"), [("sqs", "orders.fifo"), ("sqs-fifo", "orders"), ("sqs", "orders")]
 )
@@ -184,6 +190,7 @@ async def test_two_messages_of_one_id_are_not_sent_where_one_would_hide_the_othe
     assert set(arrived) == ({b"body 1", b"body 3"} if hides else {b"body 1", b"body 2", b"body 3"})
 
 
+@pytest.mark.slow
 async def test_the_plan_knows_a_target_queue_that_is_unlike_its_drivers_others(
     tmp_path: Path,
 ) -> None:
@@ -223,6 +230,7 @@ async def test_messages_from_a_wrong_clock_are_counted(lab: Lab) -> None:
     assert 290 < plan.queues[0].skew <= 300
 
 
+@pytest.mark.slow
 async def test_a_message_that_cannot_be_read_stays(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     await lab.declare()
@@ -248,6 +256,7 @@ async def test_the_adapters_offer_what_a_move_can_use(lab: Lab) -> None:
     assert isinstance(_Native(), NativeRaw)
 
 
+@pytest.mark.slow
 async def test_a_look_puts_back_what_the_broker_was_too_busy_to_take(lab: Lab) -> None:
     await lab.declare()
     await lab.send([made(n) for n in range(30)])
@@ -263,6 +272,7 @@ async def test_a_look_puts_back_what_the_broker_was_too_busy_to_take(lab: Lab) -
     assert (stats.ready.value, stats.leased.value) == (30, 0)
 
 
+@pytest.mark.slow
 async def test_a_look_that_may_not_delete_leaves_one_copy_at_most(tmp_path: Path) -> None:
     """At SQS what is put back is copied, and the original deleted; nothing foretold it here."""
     async with opened(f"memory://{tmp_path.name}?like=sqs") as driver:

@@ -16,6 +16,7 @@ from brokerwq.migrate.entry import Moved
 from tests.migrate.lab import DEAD, QUEUE, Lab, made, opened
 
 
+@pytest.mark.slow
 async def test_every_message_arrives_as_it_was(lab: Lab) -> None:
     sent = [
         made(n, key=f"k{n}", cause="parent", group="g", headers={"ü": "ö", "n": str(n)})
@@ -43,6 +44,7 @@ async def test_every_message_arrives_as_it_was(lab: Lab) -> None:
     assert await lab.counts(lab.source) == (0, 0, 0)
 
 
+@pytest.mark.slow
 async def test_attempts_add_up(lab: Lab) -> None:
     await lab.declare()
     await lab.send([made(1, attempts=2)])
@@ -59,6 +61,7 @@ async def test_attempts_add_up(lab: Lab) -> None:
     assert arrived.message.suspect  # as it was at the source: received, and not settled in peace
 
 
+@pytest.mark.slow
 async def test_what_is_put_back_for_now_is_no_suspect(lab: Lab) -> None:
     await lab.declare()
     await lab.send([made(1)])
@@ -73,6 +76,7 @@ async def test_what_is_put_back_for_now_is_no_suspect(lab: Lab) -> None:
     assert (arrived.attempt, arrived.message.suspect) == (1, False)
 
 
+@pytest.mark.slow
 async def test_delayed_messages_keep_their_time(lab: Lab) -> None:
     await lab.declare()
     due = datetime.now(UTC) + timedelta(hours=2)
@@ -92,6 +96,7 @@ async def test_delayed_messages_keep_their_time(lab: Lab) -> None:
         assert 7100 < stats.next_due <= 7200
 
 
+@pytest.mark.slow
 async def test_who_does_not_wait_leaves_what_is_delayed(lab: Lab) -> None:
     await lab.declare()
     await lab.send([made(1)])
@@ -103,6 +108,7 @@ async def test_who_does_not_wait_leaves_what_is_delayed(lab: Lab) -> None:
     assert await lab.counts(lab.source) == (0, 0, 1)
 
 
+@pytest.mark.slow
 async def test_dead_letters_and_their_notes_come_along(lab: Lab) -> None:
     note = DeadLetterNote(
         reason="failed",
@@ -128,6 +134,7 @@ async def test_dead_letters_and_their_notes_come_along(lab: Lab) -> None:
     assert await lab.take(lab.target) == []
 
 
+@pytest.mark.slow
 async def test_queues_can_be_renamed(lab: Lab) -> None:
     await lab.declare()
     await lab.send([made(1)])
@@ -140,6 +147,7 @@ async def test_queues_can_be_renamed(lab: Lab) -> None:
     assert len(await lab.take(lab.target, "new-dead")) == 1
 
 
+@pytest.mark.slow
 async def test_a_rate_is_kept(lab: Lab) -> None:
     await lab.declare()
     await lab.send([made(n) for n in range(60)])
@@ -153,6 +161,7 @@ async def test_a_rate_is_kept(lab: Lab) -> None:
     assert loop.time() - started >= 0.2
 
 
+@pytest.mark.slow
 async def test_a_mover_that_is_stopped_leaves_nothing_claimed(lab: Lab) -> None:
     await lab.declare()
     sent = [made(n) for n in range(500)]
@@ -177,6 +186,7 @@ async def test_a_mover_that_is_stopped_leaves_nothing_claimed(lab: Lab) -> None:
     assert all(delivery.attempt == 1 for delivery in await lab.take(lab.source))
 
 
+@pytest.mark.slow
 async def test_two_movers_share_the_work(lab: Lab) -> None:
     sent = [made(n) for n in range(2000)]
     await lab.declare()
@@ -196,6 +206,7 @@ async def test_a_missing_source_queue_is_an_error_and_a_missing_dead_one_is_none
         await lab.run()
 
 
+@pytest.mark.slow
 async def test_a_ledger_of_another_migration_is_refused(lab: Lab) -> None:
     await lab.declare()
     await lab.run()
@@ -210,6 +221,7 @@ async def test_a_ledger_of_another_migration_is_refused(lab: Lab) -> None:
     assert await lab.counts(lab.source) == (1, 0, 0)
 
 
+@pytest.mark.slow
 async def test_what_is_delayed_for_days_in_a_file_is_not_waited_for(tmp_path: Path) -> None:
     lab = Lab(tmp_path, source=f"sqlite:///{tmp_path}/source.db")
     await lab.declare()
@@ -247,6 +259,7 @@ async def test_what_is_brought_out_says_itself_when_it_is_due(tmp_path: Path) ->
     assert timedelta(seconds=3500) < rest <= timedelta(seconds=3601)
 
 
+@pytest.mark.slow
 async def test_groups_stay_in_order_where_the_target_keeps_them(tmp_path: Path) -> None:
     lab = Lab(tmp_path, target=f"memory://{tmp_path.name}?like=sqs")
     sent = [made(n, group=f"g{n % 3}") for n in range(120)]
@@ -267,6 +280,7 @@ async def test_groups_stay_in_order_where_the_target_keeps_them(tmp_path: Path) 
     assert found == {f"g{n}": [str(m) for m in range(n, 120, 3)] for n in range(3)}
 
 
+@pytest.mark.slow
 async def test_a_second_message_of_an_id_is_not_taken_for_the_first(lab: Lab) -> None:
     """Other programs give two messages one id; the first was sent, and its mover died."""
     await lab.declare()
@@ -283,6 +297,7 @@ async def test_a_second_message_of_an_id_is_not_taken_for_the_first(lab: Lab) ->
     assert [found.message.body for found in await lab.take(lab.target)] == [b"body 2"]
 
 
+@pytest.mark.slow
 async def test_all_that_the_source_lists_is_moved(lab: Lab) -> None:
     """The dead letters of a dead-letter queue that has workers, too."""
     names = [QUEUE, DEAD, f"{DEAD}-dead"]

@@ -44,6 +44,7 @@ async def _moved(folder: Path, source: str) -> None:
     await lab.run()
 
 
+@pytest.mark.slow
 async def test_a_file_is_the_same_by_whatever_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,6 +62,7 @@ async def test_a_file_is_the_same_by_whatever_path(
         await _moved(tmp_path, url)
 
 
+@pytest.mark.slow
 async def test_one_relative_path_in_two_folders_is_two_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +85,7 @@ async def _place(url: str, queue: str = QUEUE) -> str:
         await driver.aclose()
 
 
+@pytest.mark.slow
 async def test_regions_prefixes_accounts_and_emulators_are_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +113,7 @@ async def test_regions_prefixes_accounts_and_emulators_are_apart(
         assert {same, by_environment, rotated} == {places[0]}
 
 
+@pytest.mark.slow
 async def test_what_is_not_there_yet_is_no_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,6 +108,7 @@ def foretold(plan: MigrationPlan, queue: str) -> set[tuple[str, str]]:
     return {(each.id, each.reason) for each in plan.misfits if each.queue == queue}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("like", ["sqs", "sqs-fifo", "rabbitmq"])
 @settings(max_examples=8, phases=PHASES, suppress_health_check=SLOW, deadline=None)
 @given(drawn=st.lists(drafts(), max_size=8), letters=st.lists(drafts(dead=NOTE), max_size=2))
@@ -141,6 +142,7 @@ async def _arrived(lab: Lab, sent: Sequence[Message], refused: dict[str, str]) -
         assert due <= found.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
 async def test_a_real_adapter_and_a_strict_service_agree_with_the_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

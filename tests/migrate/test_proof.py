@@ -21,6 +21,7 @@ async def take_and_ack(url: str, count: int, queue: str = QUEUE) -> None:
         assert not any(await consumer.ack(claimed))
 
 
+@pytest.mark.slow
 async def test_it_adds_up_when_everything_is_there(lab: Lab) -> None:
     await lab.declare()
     await lab.send([made(n) for n in range(20)])
@@ -36,6 +37,7 @@ async def test_it_adds_up_when_everything_is_there(lab: Lab) -> None:
     assert await lab.counts(lab.target) == (20, 0, 0)
 
 
+@pytest.mark.slow
 async def test_what_is_gone_is_lost_unless_workers_run(lab: Lab) -> None:
     await lab.declare()
     await lab.send([made(n) for n in range(20)])
@@ -50,6 +52,7 @@ async def test_what_is_gone_is_lost_unless_workers_run(lab: Lab) -> None:
     assert (trusting.adds_up, trusting.queues[0].run) == (True, 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("target", "seen"), [("", (20, 0)), ("memory://{}", (16, 4))])
 async def test_what_a_worker_holds_at_the_target_is_not_missing(
     tmp_path: Path, target: str, seen: tuple[int, int]
@@ -70,6 +73,7 @@ async def test_what_a_worker_holds_at_the_target_is_not_missing(
     assert (found.queues[0].at_target, found.queues[0].hidden) == seen
 
 
+@pytest.mark.slow
 async def test_a_file_is_read_in_parts_and_nothing_in_it_is_claimed(lab: Lab) -> None:
     await lab.declare()
     await lab.send([made(n) for n in range(1100)])
@@ -90,6 +94,7 @@ async def test_a_file_is_read_in_parts_and_nothing_in_it_is_claimed(lab: Lab) ->
     assert all(delivery.attempt == 1 for delivery in await lab.take(lab.target))
 
 
+@pytest.mark.slow
 async def test_two_messages_of_one_id_are_no_alteration(lab: Lab) -> None:
     await lab.declare()
     await lab.send([made(1, id="x"), made(2, id="x"), made(3)])
@@ -102,6 +107,7 @@ async def test_two_messages_of_one_id_are_no_alteration(lab: Lab) -> None:
     assert found.queues[0].altered == []
 
 
+@pytest.mark.slow
 async def test_an_altered_message_is_named(lab: Lab) -> None:
     message = made(1)
     await lab.declare()
@@ -117,6 +123,7 @@ async def test_an_altered_message_is_named(lab: Lab) -> None:
     assert found.queues[0].altered == [message.id]
 
 
+@pytest.mark.slow
 async def test_a_way_back(lab: Lab) -> None:
     sent = [made(n) for n in range(50)]
     await lab.declare()
@@ -136,6 +143,7 @@ async def test_a_way_back(lab: Lab) -> None:
     assert sorted(d.message.id for d in back) == sorted(message.id for message in sent)
 
 
+@pytest.mark.slow
 async def test_forth_again_after_a_way_back(lab: Lab) -> None:
     """The ledger remembers the first move, and must not take the second for done."""
     await lab.declare()
@@ -159,6 +167,7 @@ class _Later(SystemClock):
         return datetime.now(UTC) + self._ahead
 
 
+@pytest.mark.slow
 async def test_the_old_side_must_stay_empty(lab: Lab) -> None:
     await lab.declare()
     await lab.send([made(1)])
@@ -187,6 +196,7 @@ async def test_the_old_side_must_stay_empty(lab: Lab) -> None:
         await lab.run()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delay", [0, 3600])
 async def test_a_late_message_does_not_pass_for_a_misfit_that_workers_finished(
     tmp_path: Path, delay: float
@@ -211,6 +221,7 @@ async def test_a_late_message_does_not_pass_for_a_misfit_that_workers_finished(
     assert sum(await lab.counts(lab.source)) == 1
 
 
+@pytest.mark.slow
 async def test_a_misfit_is_known_by_its_id_whether_a_look_can_meet_it_or_not(
     tmp_path: Path,
 ) -> None:
@@ -233,6 +244,7 @@ async def test_a_misfit_is_known_by_its_id_whether_a_look_can_meet_it_or_not(
         assert not (await migration.status()).is_empty(0)
 
 
+@pytest.mark.slow
 async def test_misfits_speak_against_finishing(tmp_path: Path) -> None:
     lab = Lab(tmp_path, target=f"memory://{tmp_path.name}-sqs?like=sqs")
     await lab.declare()

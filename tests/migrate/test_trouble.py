@@ -107,6 +107,7 @@ async def test_a_source_that_does_not_let_delete_costs_one_message_a_copy(lab: L
     assert await lab.counts(lab.target) == (1, 0, 0)
 
 
+@pytest.mark.slow
 async def test_throttling_is_waited_for(lab: Lab) -> None:
     sent = [made(n) for n in range(300)]
     await lab.declare()
@@ -124,6 +125,7 @@ async def test_throttling_is_waited_for(lab: Lab) -> None:
     assert sorted(arrived) == sorted(message.id for message in sent)
 
 
+@pytest.mark.slow
 async def test_a_lost_answer_makes_a_copy_of_the_same_id_and_loses_nothing(lab: Lab) -> None:
     await lab.declare()
     await lab.send([made(n) for n in range(100)])
@@ -138,6 +140,7 @@ async def test_a_lost_answer_makes_a_copy_of_the_same_id_and_loses_nothing(lab: 
     assert 100 < len(arrived) <= 300
 
 
+@pytest.mark.slow
 async def test_what_could_not_be_deleted_is_only_deleted_when_met_again(lab: Lab) -> None:
     await lab.declare()
     await lab.send([made(n) for n in range(20)])
@@ -178,6 +181,7 @@ async def _killed(lab: Lab, times: int) -> None:
             await consumer.aclose()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 2, 7])
 async def test_what_killed_movers_held_is_put_right_before_the_target_is_asked(
     tmp_path: Path, times: int

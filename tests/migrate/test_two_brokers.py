@@ -120,6 +120,7 @@ async def test_a_drain_waits_for_both() -> None:
     assert (report.done, sorted(n for _, n in ran)) == (40, list(range(40)))
 
 
+@pytest.mark.slow
 async def test_one_id_on_both_sides_is_one_effect(tmp_path: Path) -> None:
     urls = [memory(), memory()]
     app = App(urls, store=store(tmp_path), name="shop")
@@ -140,6 +141,7 @@ async def test_one_id_on_both_sides_is_one_effect(tmp_path: Path) -> None:
     assert (effects, report.done, report.duplicates) == ([1], 1, 1)
 
 
+@pytest.mark.slow
 async def test_one_broker_down_at_the_start_keeps_nobody_from_the_other(tmp_path: Path) -> None:
     down, up = f"sqlite:///{tmp_path}/down.db", memory()
     app = App([down, up], send_to=up)
@@ -163,6 +165,7 @@ async def test_one_broker_down_at_the_start_keeps_nobody_from_the_other(tmp_path
         await until(lambda: len(ran) == 2)
 
 
+@pytest.mark.slow
 async def test_one_broker_lost_on_the_way_is_named_and_the_other_goes_on() -> None:
     old, new = memory(), memory()
     app = App([old, new], send_to=new)

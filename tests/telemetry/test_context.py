@@ -95,6 +95,7 @@ def test_one_malformed_context_of_a_batch_costs_its_link_alone(lab: Lab) -> None
 header_text = st.text(max_size=60) | st.text("0123456789abcdef-,=;@ %x", max_size=80)
 
 
+@pytest.mark.slow
 @given(
     st.fixed_dictionaries(
         {},

@@ -302,6 +302,7 @@ async def test_a_senders_own_context_is_kept(app: App, lab: Lab) -> None:
     assert f"{trace_of(lab.one('process images')):032x}" == "a" * 32
 
 
+@pytest.mark.slow
 async def test_a_heartbeat_runs_in_no_jobs_context(lab: Lab) -> None:
     loop = asyncio.get_running_loop()
     extended = asyncio.Event()

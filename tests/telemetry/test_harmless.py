@@ -111,6 +111,7 @@ def test_without_an_sdk_a_message_carries_nothing_and_runs() -> None:
     assert carried == {}
 
 
+@pytest.mark.slow
 def test_ten_thousand_messages_take_no_more_memory_than_a_thousand() -> None:
     otel = broken(Forgets())
     body = b"x" * 100
@@ -154,6 +155,7 @@ def run_python(program: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_importing_telemetry_does_not_import_opentelemetry() -> None:
     assert (
         run_python(
@@ -164,6 +166,7 @@ def test_importing_telemetry_does_not_import_opentelemetry() -> None:
     )
 
 
+@pytest.mark.slow
 def test_without_the_extra_the_error_names_it() -> None:
     said = run_python(
         "import sys\n"

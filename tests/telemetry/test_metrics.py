@@ -156,6 +156,7 @@ def test_an_event_without_a_metric_is_no_trouble(
     assert caplog.records == []
 
 
+@pytest.mark.slow
 def test_strangers_cannot_make_series_without_end(lab: Lab) -> None:
     for number in range(5000):
         lab.otel.emit(ended("done", type=f"type-{number}"))

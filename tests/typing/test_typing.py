@@ -12,6 +12,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("checker", "options"), [("mypy", []), ("pyright", ["--pythonpath", sys.executable])]
 )

@@ -27,6 +27,7 @@ def test_waits_double_up_to_the_cap() -> None:
     assert [policy.wait_after(attempt) for attempt in range(1, 7)] == [1, 2, 4, 8, 10, 10]
 
 
+@pytest.mark.slow
 @given(policies, st.integers(1, 1_000_000), st.floats(0, 1, exclude_max=True))
 def test_no_wait_is_negative_or_above_the_cap(
     policy: RetryPolicy, attempt: int, draw: float

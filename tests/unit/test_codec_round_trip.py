@@ -87,6 +87,7 @@ KINDS: list[tuple[Any, st.SearchStrategy[Any]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "payloads"), KINDS, ids=[str(kind) for kind, _ in KINDS])
 @given(data=st.data())
 def test_what_is_sent_is_read_as_the_same(

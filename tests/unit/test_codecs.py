@@ -499,6 +499,7 @@ def test_threads_may_share_a_codec() -> None:
     assert not failures
 
 
+@pytest.mark.slow
 def test_importing_the_codecs_does_not_import_pydantic() -> None:
     code = "import sys, brokerwq.workers.worker; sys.exit('pydantic' in sys.modules)"
 

@@ -142,6 +142,7 @@ async def test_a_look_leaves_every_message_as_it_was(driver: Driver) -> None:
     assert delivery.receives == 1
 
 
+@pytest.mark.slow
 async def test_one_look_meets_no_message_twice(driver: Driver) -> None:
     await bury(driver, *[message(n, dead=note()) for n in range(2500)])
 
@@ -162,6 +163,7 @@ async def test_a_look_ends_at_its_limit_and_says_so(driver: Driver) -> None:
     assert await ready(driver, DEAD) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", ["g", None])
 async def test_a_look_says_that_a_group_is_handed_out_one_after_the_other(
     group: str | None,
@@ -455,6 +457,7 @@ KILLED = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("when", "copies"), [("between two chunks", 0), ("before the delete", 10)])
 async def test_a_redrive_killed_half_way_loses_nothing(
     tmp_path: Path, when: str, copies: int

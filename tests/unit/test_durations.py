@@ -34,6 +34,7 @@ def test_what_is_no_finite_number_is_refused_by_name(value: object) -> None:
         positive_seconds(value, "delay")
 
 
+@pytest.mark.slow
 @given(st.floats(-100, 100))
 def test_a_floor_lifts_what_is_below_it(value: float) -> None:
     assert seconds_of(value, "delay", floor=0.0) == max(value, 0.0)
@@ -53,6 +54,7 @@ def test_a_positive_duration_is_above_zero(value: object) -> None:
         positive_seconds(value, "lease")
 
 
+@pytest.mark.slow
 @given(st.datetimes(timezones=st.timezones(), min_value=datetime(1900, 1, 1)))  # noqa: DTZ001
 def test_an_aware_moment_stays_the_same_moment(moment: datetime) -> None:
     found = aware_utc(moment, "at")

@@ -54,11 +54,13 @@ messages = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(messages)
 def test_what_is_encoded_is_decoded_as_it_was(message: Message) -> None:
     assert decode(encode(message), message.body) == (message, "")
 
 
+@pytest.mark.slow
 @given(messages)
 def test_every_header_is_text_and_every_reserved_name_is_lower_case(message: Message) -> None:
     for name, text in encode(message).items():
@@ -68,6 +70,7 @@ def test_every_header_is_text_and_every_reserved_name_is_lower_case(message: Mes
             assert name.startswith("bwq-") or name == "content-type"
 
 
+@pytest.mark.slow
 @given(st.dictionaries(texts | st.sampled_from(sorted(vars(envelope))), texts))
 def test_no_headers_make_decoding_fail(headers: dict[str, str]) -> None:
     message, _ = decode(headers, b"body")

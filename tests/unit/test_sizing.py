@@ -35,6 +35,7 @@ def test_more_slots_than_items_take_the_time_of_one_item() -> None:
     assert plan_for_slots(3, Fraction(7), 100).finish == 7
 
 
+@pytest.mark.slow
 @given(
     items=st.integers(1, 10**6),
     seconds=st.fractions(Fraction(1, 1000), 100),

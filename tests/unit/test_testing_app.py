@@ -241,6 +241,7 @@ async def test_what_nobody_will_run_is_left_alone(shop: Shop) -> None:
         assert (await tested.drain(include_delayed=True)).dead == {"unknown-type": 1}
 
 
+@pytest.mark.slow
 async def test_an_ack_that_is_repeated_keeps_no_test_from_ending(shop: Shop) -> None:
     faults = Faults(seed=7)
     faults.add("ack", LoseAnswer(ConnectionLostError("cut")))

@@ -65,6 +65,7 @@ async def test_what_is_cancelled_ends_at_once_and_leaves_nothing_running(
     assert {each for each in threading.enumerate() if not each.daemon} <= threads
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["drain", "advance"])
 async def test_a_worker_that_waits_for_ever_is_named(hang: Hang, way: str) -> None:
     hang.tested.patience, hang.tested.hang_patience = 0.001, 0.05
@@ -76,6 +77,7 @@ async def test_a_worker_that_waits_for_ever_is_named(hang: Hang, way: str) -> No
     assert hang.ended == [1]
 
 
+@pytest.mark.slow
 async def test_who_waits_for_the_clock_or_a_time_limit_or_a_message_is_not_accused(
     hang: Hang,
 ) -> None:
@@ -113,6 +115,7 @@ async def test_who_waits_for_the_clock_or_a_time_limit_or_a_message_is_not_accus
     assert log == ["slept 1", "began 2", "calls 4", "was called 3"]
 
 
+@pytest.mark.slow
 async def test_a_plain_function_is_waited_for(hang: Hang) -> None:
     hang.tested.patience, hang.tested.hang_patience = 0.001, 0.01
 
