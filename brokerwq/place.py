@@ -58,6 +58,10 @@ class Place:
     _brokers: WeakKeyDictionary[asyncio.AbstractEventLoop, Broker] = field(
         default_factory=WeakKeyDictionary["asyncio.AbstractEventLoop", "Broker"], init=False
     )
+    _runners: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[bool, int]] = field(
+        default_factory=WeakKeyDictionary["asyncio.AbstractEventLoop", "tuple[bool, int]"],
+        init=False,
+    )
 
     @classmethod
     def at(
@@ -117,6 +121,25 @@ class Place:
         """Whether any loop has a connection."""
         return bool(self._brokers)
 
+    def join(self) -> None:
+        """A runner begins to use what this loop opens, see ``leave``."""
+        loop = asyncio.get_running_loop()
+        broker = self._brokers.get(loop)
+        is_used = broker is not None and not broker.is_closed
+        was_used, runners = self._runners.get(loop, (is_used, 0))
+        self._runners[loop] = was_used, runners + 1
+
+    def leave(self) -> bool:
+        """A runner ends; whether nobody else is known to use what this loop has opened.
+
+        A program that sent before has it open until the loop ends, or it closes it itself.
+        """
+        loop = asyncio.get_running_loop()
+        was_used, runners = self._runners.pop(loop, (True, 1))
+        if runners > 1:
+            self._runners[loop] = was_used, runners - 1
+        return runners == 1 and not was_used
+
     async def aclose(self) -> None:
         """Disconnect what this loop has opened."""
         broker = self._brokers.pop(asyncio.get_running_loop(), None)
@@ -126,6 +149,7 @@ class Place:
     def forget(self) -> None:
         """Drop every connection without touching it: they are another process's."""
         self._brokers.clear()
+        self._runners.clear()
 
 
 def joined(urls: object) -> str | None:

@@ -172,6 +172,8 @@ class Runner:
             engine.lifecycle.ask_stop(self._stop_code)
         clock = self._app.clock
         started = clock.now()
+        place = self._app.place
+        place.join()
         with _signals(engine, handle=handle_signals) as received:
             try:
                 async with self._app.enter_lifespan() as state, _relaying(self._app):
@@ -185,7 +187,8 @@ class Runner:
                         _RUNNING.reset(token)
             finally:
                 engine.lifecycle.enter("stopped")
-                await engine.patience.wait(self._app.aclose(), _CLOSE_SECONDS)
+                if place.leave():
+                    await engine.patience.wait(self._app.aclose(), _CLOSE_SECONDS)
         return self._report(engine, drained, clock.now() - started, received)
 
     def _plan(self) -> Plan:

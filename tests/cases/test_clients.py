@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from brokerwq import App, Broker, connect
+from brokerwq import App, Broker, Runner, RunReport, connect
 from brokerwq.driver import Driver
 from brokerwq.errors import ClosedError, ConfigError, TransientError
 from brokerwq.message import new_message_id
@@ -63,6 +63,7 @@ def test_one_app_serves_one_loop_after_another(ring: Ring) -> None:
     assert ring.drained() == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_one_app_serves_loops_that_were_left_open_or_closed_properly(ring: Ring) -> None:
     async def properly(n: int) -> None:
         async with ring.app:
@@ -104,6 +105,7 @@ def test_what_a_loop_has_opened_is_closed_when_it_ends(
             assert len(closed) == n + 1
 
 
+@pytest.mark.slow
 def test_a_loop_that_is_closed_by_hand_closes_each_of_several_brokers_once() -> None:
     async def use() -> list[Broker]:
         async with connect("memory://") as gone:
@@ -234,6 +236,7 @@ async def test_a_broker_that_was_closed_says_so(both: Place) -> None:
     await broker.aclose()
 
 
+@pytest.mark.slow
 async def test_an_app_that_was_closed_opens_again(both: Place) -> None:
     app = both.app()
 
@@ -277,6 +280,7 @@ async def test_a_question_about_a_queue_that_nobody_answers_comes_to_an_end(plac
 # -- threads ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_programs_without_a_loop_send_from_any_thread(ring: Ring) -> None:
     failures: list[BaseException] = []
 
@@ -298,6 +302,7 @@ def test_programs_without_a_loop_send_from_any_thread(ring: Ring) -> None:
     assert len({id(each) for each in backgrounds}) == len(backgrounds)
 
 
+@pytest.mark.slow
 def test_all_threads_share_one_background_loop(ring: Ring) -> None:
     before = _backgrounds()
     start = threading.Barrier(8)
@@ -351,6 +356,7 @@ async def test_waiting_inside_a_loop_is_refused_with_the_way_out(both: Place) ->
         work.enqueue_many_sync([work.call(n=1)])
 
 
+@pytest.mark.slow
 def test_a_plain_worker_may_send_by_itself(ring: Ring) -> None:
     app, seen = ring.app, ring.seen
 
@@ -366,6 +372,55 @@ def test_a_plain_worker_may_send_by_itself(ring: Ring) -> None:
 
     asyncio.run(run())
     assert seen == [0, 1, 2, 3]
+
+
+async def test_a_runner_that_ends_leaves_the_connection_to_those_who_used_it_before(
+    both: Place,
+) -> None:
+    app = both.app()
+
+    @app.worker("q")
+    async def work(*, n: int) -> None: ...
+
+    await work.enqueue(n=0)
+    used = app.broker()
+    assert (await both.drain(app, "q")).done == 1
+    assert app.broker() is used
+    assert not used.is_closed
+    await app.aclose()
+    await both.drain(app, "q")  # which finds nothing in use
+    assert not app.place.is_connected
+
+
+@pytest.mark.slow
+async def test_the_last_of_two_runners_closes_what_they_share(both: Place) -> None:
+    app, begun, go_on = both.app(), asyncio.Event(), asyncio.Event()
+
+    @app.worker("short")
+    async def short() -> None: ...
+
+    @app.worker("long")
+    async def work() -> None:
+        begun.set()
+        await go_on.wait()
+
+    sender = both.app()
+    await sender.worker("short")(short.fn).enqueue()
+    await sender.worker("long")(work.fn).enqueue()
+    long = Runner(app, "long", log=False)
+    running = asyncio.create_task(long.run(handle_signals=False))
+    await asyncio.wait_for(begun.wait(), PATIENCE)
+    shared = app.broker()
+    assert (await both.drain(app, "short")).done == 1
+    assert not shared.is_closed
+    go_on.set()
+    long.stop()
+    assert (await both.drive(_answer(running))).done == 1
+    assert shared.is_closed
+
+
+async def _answer(running: asyncio.Task[RunReport]) -> RunReport:
+    return await running
 
 
 @pytest.fixture
@@ -396,6 +451,7 @@ def test_ids_made_in_many_threads_are_all_different() -> None:
 # -- processes --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_fork_and_its_parent_both_send(ring: Ring) -> None:
     ring.work.enqueue_sync(n=0)
     assert in_a_fork(lambda: [ring.work.enqueue_sync(n=n) for n in (1, 2, 3)]) == 0
@@ -446,6 +502,7 @@ def test_many_forks_at_once_send_at_once(ring: Ring) -> None:
     assert ring.drained() == sorted(expected)
 
 
+@pytest.mark.slow
 def test_a_fork_uses_one_background_loop_too(ring: Ring) -> None:
     ring.work.enqueue_sync(n=0)
 
@@ -482,6 +539,7 @@ def test_a_fork_while_the_parent_is_sending(ring: Ring) -> None:
     assert ring.drained() == sent + [100_000 + n for n in range(8)]
 
 
+@pytest.mark.slow
 def test_a_fork_may_run_the_workers(ring: Ring) -> None:
     ring.work.enqueue_sync(n=1)
 
@@ -496,6 +554,7 @@ def test_a_fork_may_run_the_workers(ring: Ring) -> None:
     assert ring.drained() == [2]
 
 
+@pytest.mark.slow
 def test_a_fork_inside_a_running_loop_opens_its_own(ring: Ring) -> None:
     async def main() -> None:
         await ring.work.enqueue(n=0)
