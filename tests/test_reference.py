@@ -177,6 +177,7 @@ def test_every_extra_is_listed() -> None:
     assert set(listed) == set(project["optional-dependencies"])
 
 
+@pytest.mark.slow
 def test_every_environment_variable_is_listed_and_no_other() -> None:
     sources = [
         path

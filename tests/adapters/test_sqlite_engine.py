@@ -139,6 +139,7 @@ async def test_sends_to_a_missing_queue_fail_beside_those_that_succeed(lab: Lab)
         assert (await driver.inspect(QUEUE)).ready.value == 20
 
 
+@pytest.mark.slow
 async def test_a_send_of_its_own_or_a_neighbours_driver_wakes_a_claim_without_polling(
     lab: Lab,
 ) -> None:

@@ -41,6 +41,7 @@ async def test_messages_survive_everybody_leaving(lab: Lab) -> None:
         assert ids(await consumer.claim(10, 0)) == ["1", "2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a b.db", "50%.db", "who?.db", "#1&mode=ro.db", "ü😀.db"])
 async def test_any_file_name_will_do(tmp_path: Path, name: str) -> None:
     lab = Lab(tmp_path / name)
@@ -269,6 +270,7 @@ async def test_a_writer_in_the_way_is_waited_for(lab: Lab) -> None:
             await send(driver, "1")
 
 
+@pytest.mark.slow
 async def test_a_writer_that_stays_is_a_transient_error_after_the_busy_timeout(lab: Lab) -> None:
     async with lab.driver("?busy_timeout=0.1") as driver:
         await driver.declare(QueueSpec(name=QUEUE))

@@ -433,6 +433,7 @@ async def test_a_claim_cancelled_at_the_very_end_of_a_driver_is_given_back(lab: 
         assert lab.sql("SELECT state, receives, token FROM message") == [(0, 0, None)]
 
 
+@pytest.mark.slow
 async def test_a_waiting_claim_sees_a_delay_end_and_a_lease_end(lab: Lab) -> None:
     async with (
         lab.consumer(lease=0.15) as (driver, consumer),
@@ -448,6 +449,7 @@ async def test_a_waiting_claim_sees_a_delay_end_and_a_lease_end(lab: Lab) -> Non
         assert ids(await other.claim(1, 30)) == ["1"]
 
 
+@pytest.mark.slow
 async def test_a_waiting_claim_sees_the_lease_end_that_its_own_driver_gave(lab: Lab) -> None:
     async with lab.driver() as driver:
         await driver.declare(QueueSpec(name=QUEUE))

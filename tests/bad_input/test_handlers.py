@@ -143,6 +143,7 @@ async def test_everybody_else_is_served(
     assert report.dead == ({"failed": 1} if dies else {})
 
 
+@pytest.mark.slow
 async def test_a_worker_that_cancels_every_slot_costs_nobody_a_message(app: App) -> None:
     tries = 0
 
@@ -179,6 +180,7 @@ async def test_ten_thousand_children_are_sent_together(app: App) -> None:
     assert seen == CHILDREN
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["run", "drain"])
 async def test_a_worker_cannot_wait_for_its_own_app(app: App, verb: str) -> None:
     errors: list[BaseException] = []
@@ -194,6 +196,7 @@ async def test_a_worker_cannot_wait_for_its_own_app(app: App, verb: str) -> None
     assert "its own app" in str(errors[0])
 
 
+@pytest.mark.slow
 async def test_a_plain_worker_may_run_a_loop_of_its_own(app: App) -> None:
     answers: list[int] = []
 

@@ -29,6 +29,7 @@ def _layer(name: str, order: list[str]) -> Callable[[Job, Next], Any]:
     return layer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["async", "plain"])
 async def test_the_first_middleware_is_the_outermost(both: Place, kind: str) -> None:
     both.thread_patience = 0.002
@@ -135,6 +136,7 @@ class Incomparable:
 # -- lifespan ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_lifespan_is_entered_once_and_left_after_the_last_settle(both: Place) -> None:
     both.thread_patience = 0.002
     app = both.app()

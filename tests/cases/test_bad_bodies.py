@@ -51,6 +51,7 @@ NOT_THIS_MODEL: dict[str, bytes] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [1, 10])
 async def test_what_cannot_be_read_is_dead_at_once_untouched_and_holds_nobody_up(
     both: Place, ahead: int
@@ -274,6 +275,7 @@ async def test_names_and_headers_of_any_kind_reach_the_dead_letter_queue(both: P
     assert letter.id == "i" * 200
 
 
+@pytest.mark.slow
 async def test_a_dead_letter_queue_may_be_worked_off_by_an_app_of_its_own(both: Place) -> None:
     app, mender = both.app(), both.app()
     mended: list[tuple[str, bytes, int]] = []

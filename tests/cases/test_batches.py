@@ -59,6 +59,7 @@ async def test_a_batch_handler_that_answers_nothing_is_done_with_all(both: Place
     assert (report.done, sum(sizes), max(sizes)) == (10, 10, 4)
 
 
+@pytest.mark.slow
 async def test_a_plain_function_takes_batches_too(both: Place) -> None:
     both.thread_patience = 0.002
     app = both.app()

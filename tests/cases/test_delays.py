@@ -158,6 +158,7 @@ async def test_a_delayed_message_keeps_no_slot_from_the_others(place: Place) -> 
 # -- beyond what the broker delays by itself: by hops -----------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_message_that_is_not_due_goes_back_unrun_until_it_is(place: Place) -> None:
     app = place.app()
     seen: list[tuple[float, int]] = []

@@ -87,6 +87,7 @@ async def test_what_is_delayed_beyond_any_backoff_is_reported_and_not_awaited(
     assert await counts(app, "q") == (0, 0, 2, 0)
 
 
+@pytest.mark.slow
 async def test_it_may_wait_for_those_too(place: Place) -> None:
     app = place.app()
 
@@ -216,6 +217,7 @@ async def test_children_on_the_same_queue_are_part_of_the_batch(both: Place) -> 
     assert len(seen) == 2**7 - 1
 
 
+@pytest.mark.slow
 async def test_messages_that_arrive_meanwhile_are_done_as_well(both: Place) -> None:
     app = both.app()
     seen: list[int] = []
@@ -231,6 +233,7 @@ async def test_messages_that_arrive_meanwhile_are_done_as_well(both: Place) -> N
     assert seen == list(range(31))
 
 
+@pytest.mark.slow
 async def test_several_queues_are_drained_together(both: Place) -> None:
     app = both.app()
     seen: list[str] = []
@@ -271,6 +274,7 @@ async def test_only_queues_with_workers_can_be_drained(place: Place) -> None:
         await place.drain(place.app())
 
 
+@pytest.mark.slow
 async def test_dead_letters_do_not_keep_it_from_ending(both: Place) -> None:
     app = both.app()
 

@@ -44,6 +44,7 @@ async def _ask(address: str, path: str) -> tuple[int, dict[str, object]]:
     return await asyncio.to_thread(ask)
 
 
+@pytest.mark.slow
 async def test_health_tells_the_state_over_http(place: Place, faults: Faults) -> None:
     app = place.faulty_app(faults)
 
@@ -79,6 +80,7 @@ def test_an_address_that_cannot_be_used_is_refused(place: Place, address: str) -
         pass
 
 
+@pytest.mark.slow
 def test_an_address_in_use_is_refused(place: Place) -> None:
     runner = Runner(_with_worker(place), log=False)
     with (

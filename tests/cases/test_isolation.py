@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import uuid
 
+import pytest
+
 from brokerwq import App, Job, Message, RetryPolicy
 from brokerwq.driver import Driver
 from brokerwq.errors import ConnectionLostError
@@ -104,6 +106,7 @@ async def send_received(place: Place, app: App, received: dict[str, int]) -> Non
     await place.passes(31.0)
 
 
+@pytest.mark.slow
 async def test_what_was_claimed_beside_a_suspect_spends_no_attempt_where_returns_count() -> None:
     place = fifo()
     app = place.app()

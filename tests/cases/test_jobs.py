@@ -18,6 +18,7 @@ from tests.cases.lab import Place, counts, dead_letters, declare, send, send_raw
 QUICK = RetryPolicy(max_attempts=3, base=0.01, jitter="none")
 
 
+@pytest.mark.slow
 async def test_a_job_knows_its_message(both: Place) -> None:
     both.thread_patience = 0.002
     app = both.app()

@@ -109,6 +109,7 @@ def test_a_lease_that_cannot_be_is_refused_where_it_is_written(place: Place, lea
             pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lease", [0.5, 5, timedelta(seconds=30), 600])
 async def test_a_heartbeat_keeps_any_lease_with_time_to_spare(place: Place, lease: Any) -> None:
     app = place.app()
@@ -368,6 +369,7 @@ def _claim_beside(app: App, calls: list[int], stolen: list[int]) -> None:
     asyncio.run(claim())
 
 
+@pytest.mark.slow
 async def test_plain_functions_never_block_the_loop(real: Place) -> None:
     app = real.app()
     inside = threading.Barrier(4, timeout=5)

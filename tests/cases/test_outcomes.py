@@ -142,6 +142,7 @@ async def test_odd_errors_are_harmless_at_sqlite_too(both: Place, kind: str) -> 
     assert await counts(app, "q") == (0, 0, 0, 40)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["async", "plain"])
 @pytest.mark.parametrize(
     ("error", "code"),
@@ -287,6 +288,7 @@ async def test_a_message_cannot_be_snoozed_for_ever(place: Place) -> None:
     assert [round(at - calls[0]) for at in calls] == [0, 4, 8]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [0, -1, 0.0])
 async def test_a_snooze_of_nothing_cannot_spin_for_ever(place: Place, after: float) -> None:
     app = place.app()
@@ -304,6 +306,7 @@ async def test_a_snooze_of_nothing_cannot_spin_for_ever(place: Place, after: flo
     assert (report.snoozed, report.done) == (199, 1)
 
 
+@pytest.mark.slow
 async def test_a_discarded_message_is_gone_and_counted_apart(both: Place) -> None:
     app = both.app()
 

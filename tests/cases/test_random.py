@@ -184,6 +184,7 @@ def expected(fate: list[str]) -> str:
     return "dead"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 async def test_without_faults_every_fate_comes_true(seed: int) -> None:
     world = World(seed, memory())

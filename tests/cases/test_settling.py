@@ -263,6 +263,7 @@ async def test_an_adapters_own_bug_is_not_the_end_of_the_runner(
     assert await counts(app.well, "q") == (0, 0, 0, 0)
 
 
+@pytest.mark.slow
 async def test_a_broker_that_hangs_at_the_stop_does_not_keep_the_process(
     place: Place, faults: Faults
 ) -> None:

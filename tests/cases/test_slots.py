@@ -12,6 +12,7 @@ from tests.cases.lab import Gauge, Place, counts
 MANY = 60
 
 
+@pytest.mark.slow
 async def test_no_more_jobs_run_at_once_than_there_are_slots(both: Place) -> None:
     app = both.app()
     gauge = Gauge(both.clock)
@@ -141,6 +142,7 @@ async def test_an_idle_queue_does_not_keep_the_slots_from_a_busy_one(
     assert done[-1] - started < 3
 
 
+@pytest.mark.slow
 async def test_a_queue_that_has_just_run_dry_does_not_keep_the_slots_from_another(
     place: Place,
 ) -> None:
@@ -164,6 +166,7 @@ async def test_a_queue_that_has_just_run_dry_does_not_keep_the_slots_from_anothe
     assert done[-1][1] - started < 7
 
 
+@pytest.mark.slow
 async def test_a_busy_queue_does_not_keep_the_slots_from_another(place: Place) -> None:
     app = place.app()
     started: list[tuple[str, float]] = []
@@ -188,6 +191,7 @@ async def test_a_busy_queue_does_not_keep_the_slots_from_another(place: Place) -
     assert max(waits) < 10
 
 
+@pytest.mark.slow
 async def test_two_flooded_queues_share_the_slots_about_evenly(place: Place) -> None:
     app = place.app()
     done = {"left": 0, "right": 0}
@@ -232,6 +236,7 @@ async def test_one_slot_serves_many_queues(place: Place) -> None:
 # -- reading ahead ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_what_was_claimed_ahead_is_put_back_uncounted_when_the_slots_stay_busy(
     both_slowly: Place,
 ) -> None:
@@ -259,6 +264,7 @@ async def test_what_was_claimed_ahead_is_put_back_uncounted_when_the_slots_stay_
     assert (report.done, report.dead_count) == (400, 0)
 
 
+@pytest.mark.slow
 async def test_what_was_read_ahead_can_be_had_by_another_runner(place: Place) -> None:
     app, other = place.app(), place.app()
     seen: list[str] = []

@@ -112,6 +112,7 @@ async def test_messages_of_unknown_types_do_not_hold_up_the_known(place: Place) 
     assert done[-1] - started < 2
 
 
+@pytest.mark.slow
 async def test_an_alias_runs_what_was_enqueued_under_the_old_name(both: Place) -> None:
     before, after = both.app(), both.app()
     seen: list[str] = []

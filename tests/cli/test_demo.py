@@ -56,6 +56,7 @@ def test_a_drawing_depends_on_its_number_alone() -> None:
     assert draw(3).tobytes() != draw(8).tobytes()
 
 
+@pytest.mark.slow
 def test_the_collection_begins_with_photographs(tmp_path: Path) -> None:
     photos = tmp_path / "photos"
     for number in range(COUNT - 2):

@@ -83,6 +83,7 @@ def test_a_queue_of_others_is_examined_for_what_a_run_would_refuse(
     assert answer.code == run.code == 3
 
 
+@pytest.mark.slow
 def test_the_fix_for_a_missing_dead_letter_queue_makes_it_and_nothing_else(
     cli: Cli, stock: Stock, app: str
 ) -> None:
@@ -102,6 +103,7 @@ def test_the_fix_for_a_missing_dead_letter_queue_makes_it_and_nothing_else(
     assert cli("doctor", "celery", "--app", app).code == 0
 
 
+@pytest.mark.slow
 def test_all_brokers_of_an_app_are_examined(
     cli: Cli, stock: Stock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

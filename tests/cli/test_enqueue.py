@@ -157,6 +157,7 @@ def test_a_name_on_two_queues_needs_the_queue(cli: Cli, stock: Stock, app: str) 
     assert len(stock.take("mails")) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [

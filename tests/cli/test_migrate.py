@@ -77,6 +77,7 @@ def test_a_whole_migration(move: Move) -> None:
     assert {m.id for m in move.target.take(QUEUE)} == {m.id for m in messages}
 
 
+@pytest.mark.slow
 def test_plan_names_each_misfit_and_moves_nothing(move: Move) -> None:
     move.target.url += "?like=sqs"
     misfits = some(3, TOO_LARGE)

@@ -117,6 +117,7 @@ def test_a_bomb_of_empty_lists_is_refused_before_it_is_parsed() -> None:
     assert "lists and objects" in refusal(CeleryCodec(), packed)
 
 
+@pytest.mark.slow
 def test_what_just_fits_is_taken() -> None:
     body = b" " * (MAX_UNPACKED_BYTES - len(BODY)) + BODY
 

@@ -32,6 +32,7 @@ MESSAGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", ["sns", "cloudevents", "celery"])
 async def test_a_job_is_a_part_of_the_trace_that_its_message_names(codec: str) -> None:
     lab = Lab()

@@ -134,6 +134,7 @@ async def test_a_copy_that_comes_back_too_early_waits_again(shop: Shop, strategy
     assert report.put_back >= 1
 
 
+@pytest.mark.slow
 async def test_a_second_worker_has_keys_of_its_own(shop: Shop) -> None:
     charge = worker(shop, "marker")
     refund = worker(shop, "marker", name="refund")
@@ -148,6 +149,7 @@ async def test_a_second_worker_has_keys_of_its_own(shop: Shop) -> None:
 # -- what is given up on -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 async def test_another_payload_may_be_all_the_same(shop: Shop, strategy: Strategy) -> None:
     charge = worker(shop, strategy, key=constant("same"), once={"on_mismatch": "ack"})
@@ -171,6 +173,7 @@ async def test_a_message_without_a_key_is_a_dead_letter(shop: Shop, value: objec
     assert await shop.records() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [0, False, "0", Decimal(0), b"\0", [0]])
 async def test_what_is_merely_false_is_a_key(shop: Shop, value: object) -> None:
     worker(shop, "marker", key=constant(value))
@@ -207,6 +210,7 @@ async def test_a_foreign_message_without_an_id_has_no_default_key_and_says_so(
     assert shop.runs == []
 
 
+@pytest.mark.slow
 async def test_a_message_older_than_the_retention_may_be_run(shop: Shop) -> None:
     worker(shop, "marker", once={"retention": 60, "stale": "run"})
     old = datetime.now(UTC) - timedelta(minutes=2)
@@ -225,6 +229,7 @@ async def test_ten_minutes_between_two_clocks_are_nothing(shop: Shop) -> None:
     assert (await shop.drain()).done == 2
 
 
+@pytest.mark.slow
 async def test_a_crash_between_the_record_and_the_dead_letter_does_not_run_the_job_again(
     shop: Shop,
 ) -> None:
@@ -249,6 +254,7 @@ async def test_a_crash_between_the_record_and_the_dead_letter_does_not_run_the_j
 # -- attempts that do not succeed ----------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("failure", [ValueError("x"), Snooze(0.01)])
 async def test_an_attempt_that_failed_is_followed_by_another_at_once(
@@ -274,6 +280,7 @@ async def test_an_attempt_that_failed_is_followed_by_another_at_once(
     assert shop.effects() == ([] if strategy == "marker" else [1])
 
 
+@pytest.mark.slow
 async def test_a_discarded_message_is_finished(shop: Shop) -> None:
     @shop.app.worker("q", once="marker", key=itself)
     async def charge(n: int) -> None:
@@ -307,6 +314,7 @@ async def test_a_time_limit_releases_the_record(shop: Shop) -> None:
 # -- owners that are too late --------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_what_a_vanished_owner_left_may_be_parked(shop: Shop) -> None:
     charge = worker(shop, "marker", once={"on_owner_lost": "park"})
     await charge.enqueue(1, id="a")
@@ -354,6 +362,7 @@ async def test_while_the_store_is_down_nothing_runs_and_nothing_is_claimed(
     assert shop.place.events.of(StoreReached)
 
 
+@pytest.mark.slow
 async def test_at_the_start_a_store_is_waited_for(shop: Shop) -> None:
     charge = worker(shop, "marker")
     await charge.enqueue(1)
@@ -430,6 +439,7 @@ async def test_a_lost_answer_to_commit_is_no_failure_and_no_second_effect(shop: 
 # -- transactions --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("habit", ["commit", "rollback", "executescript"])
 async def test_habits_that_would_end_the_transaction_are_refused(shop: Shop, habit: str) -> None:
     async def fn(job: Job, tx: Tx, n: int) -> None:
@@ -446,6 +456,7 @@ async def test_habits_that_would_end_the_transaction_are_refused(shop: Shop, hab
     assert shop.effects() == []
 
 
+@pytest.mark.slow
 async def test_a_block_that_fails_takes_back_its_own_part(shop: Shop) -> None:
     async def fn(job: Job, tx: Tx, n: int) -> None:
         tx.conn.execute("INSERT INTO effects VALUES (?)", (n,))
@@ -482,6 +493,7 @@ async def test_a_block_that_ends_the_transaction_is_found_out(shop: Shop, statem
     assert report.dead == {"transaction-escaped" if statement == "COMMIT" else "failed": 1}
 
 
+@pytest.mark.slow
 async def test_a_transaction_may_be_aborted(shop: Shop) -> None:
     async def fn(job: Job, tx: Tx, n: int) -> None:
         shop.runs.append(n)
@@ -498,6 +510,7 @@ async def test_a_transaction_may_be_aborted(shop: Shop) -> None:
     assert shop.effects() == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["transactional", "lease_tx"])
 async def test_an_abort_that_the_handler_swallows_is_one_all_the_same(
     shop: Shop, strategy: Strategy
@@ -517,6 +530,7 @@ async def test_an_abort_that_the_handler_swallows_is_one_all_the_same(
     assert shop.effects() == []
 
 
+@pytest.mark.slow
 async def test_a_plain_function_works_in_its_thread(shop: Shop) -> None:
     def fn(job: Job, tx: Tx, n: int) -> None:
         shop.runs.append(threading.current_thread() is threading.main_thread())
@@ -530,6 +544,7 @@ async def test_a_plain_function_works_in_its_thread(shop: Shop) -> None:
     assert shop.effects() == [1]
 
 
+@pytest.mark.slow
 async def test_a_child_has_the_same_id_whichever_attempt_sends_it(shop: Shop) -> None:
     @shop.app.worker("q")
     async def mail(n: int) -> None: ...

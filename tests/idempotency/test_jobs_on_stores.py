@@ -170,6 +170,7 @@ async def test_a_new_key_version_is_other_work_but_knows_what_was_on_its_way(
 # -- keys ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @on_every_store
 async def test_without_a_key_nothing_runs_and_nothing_is_stored(shop: StoreShop) -> None:
     """BQ-21: no shared key for those who have none; what is merely false is a key."""
@@ -191,6 +192,7 @@ async def test_without_a_key_nothing_runs_and_nothing_is_stored(shop: StoreShop)
     assert len(await shop.records()) == len(good)
 
 
+@pytest.mark.slow
 @with_each_strategy
 async def test_what_the_handler_does_to_its_payload_changes_no_key(
     shop: StoreShop, strategy: Strategy
@@ -211,6 +213,7 @@ async def test_what_the_handler_does_to_its_payload_changes_no_key(
 # -- given up on, and too old --------------------------------------------------------------
 
 
+@pytest.mark.slow
 @with_each_strategy
 async def test_a_message_older_than_the_retention_is_parked(
     shop: StoreShop, strategy: Strategy
@@ -482,6 +485,7 @@ async def test_a_marker_is_written_when_the_store_is_back_while_the_lease_lasts(
     assert (await shop.record()).state is state
 
 
+@pytest.mark.slow
 async def test_a_lost_answer_to_commit_is_no_failure_and_no_second_effect(shop: StoreShop) -> None:
     lose_commit = needs(shop, "lose_commit")
     losing = lose_commit()
@@ -530,6 +534,7 @@ async def test_a_damaged_record_keeps_its_work_from_running(
     assert shop.runs == [1, 2]
 
 
+@pytest.mark.slow
 async def test_tables_that_are_gone_end_the_runner_and_no_message(shop: StoreShop) -> None:
     charge = shop.worker("transactional")
     await charge.enqueue(1)
@@ -553,6 +558,7 @@ async def drop_while_running(shop: StoreShop, charge: Any) -> None:
         await running.ended()
 
 
+@pytest.mark.slow
 @on_every_store
 async def test_records_of_another_version_end_the_runner(shop: StoreShop) -> None:
     charge = shop.worker("marker")
@@ -621,6 +627,7 @@ async def test_work_in_a_transaction_is_refused_where_there_is_none(
         shop.worker(strategy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", IN_TX)
 async def test_a_swallowed_error_is_no_success_where_it_spoils_the_transaction(
     shop: StoreShop, strategy: Strategy
@@ -661,6 +668,7 @@ async def test_a_handler_that_ends_its_transaction_is_found_out(
     assert await shop.effects() == ([1] if statement == "COMMIT" else [])
 
 
+@pytest.mark.slow
 async def test_an_error_in_a_savepoint_may_be_handled(shop: StoreShop) -> None:
     async def bear(_job: Job, tx: Any, _n: int) -> None:
         with pytest.raises(Exception, match=r"(?i)check|constraint"):
@@ -678,6 +686,7 @@ async def test_an_error_in_a_savepoint_may_be_handled(shop: StoreShop) -> None:
     assert await shop.effects() == [1]
 
 
+@pytest.mark.slow
 async def test_a_failed_block_of_the_librarys_own_takes_back_only_itself(shop: StoreShop) -> None:
     async def bear(_job: Job, tx: Any, _n: int) -> None:
         for n, fails in ((2, True), (3, False)):
@@ -770,6 +779,7 @@ async def test_a_conflict_without_end_is_a_failure(shop: StoreShop, strategy: St
     assert await shop.effects() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", IN_TX)
 @pytest.mark.parametrize("fails", [False, True])
 async def test_children_go_with_the_transaction(
@@ -799,6 +809,7 @@ async def test_children_go_with_the_transaction(
     assert report.done == (0 if fails else 3)
 
 
+@pytest.mark.slow
 async def test_a_message_can_be_sent_with_a_transaction_of_ones_own(shop: StoreShop) -> None:
     charge = shop.worker("transactional")
     async with shop.db.own() as own:

@@ -77,6 +77,7 @@ def test_a_ledger_is_a_file_or_in_postgresql(url: str) -> None:
         Ledger(url)
 
 
+@pytest.mark.slow
 async def test_a_file_of_queues_is_no_ledger_and_a_ledger_holds_no_queues(path: Path) -> None:
     async with connect(f"sqlite:///{path}") as broker:
         await broker.queues()
@@ -105,6 +106,7 @@ async def test_each_of_the_notes_that_come_together_hears_why_it_is_not_kept(pat
     await ledger.aclose()
 
 
+@pytest.mark.slow
 def test_movers_that_make_one_ledger_at_once_all_find_it(tmp_path: Path) -> None:
     def prepare(path: Path, start: Barrier) -> bool:
         start.wait()

@@ -32,6 +32,7 @@ def mixed(count: int, misfits: int) -> tuple[list[Message], set[str]]:
     }
 
 
+@pytest.mark.slow
 async def test_the_plan_names_what_does_not_fit_before_anything_moves(lab: Lab) -> None:
     messages, misfits = mixed(300, 20)
     await lab.declare()

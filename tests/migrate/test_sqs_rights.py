@@ -21,6 +21,8 @@ from brokerwq.testing.servers.localstack import SqsServer
 from brokerwq.testing.servers.moto import moto
 from tests.migrate.lab import DEAD, QUEUE, Lab, made
 
+pytestmark = pytest.mark.slow
+
 TAKING = ("DeleteMessage", "ReceiveMessage", "SendMessage", "ChangeMessageVisibility")
 RIGHTS = (*TAKING, "CreateQueue", "SetQueueAttributes")
 """Those that may be missing, beside Get and List."""

@@ -206,6 +206,7 @@ async def test_a_queue_that_differs_on_one_side_ends_the_runner(tmp_path: Path) 
         await asyncio.wait_for(Runner(app, log=False).run(handle_signals=False), 20)
 
 
+@pytest.mark.slow
 async def test_a_suspect_of_one_side_holds_up_both(tmp_path: Path) -> None:
     """Only the culprit may die: what runs beside it could come from the other broker."""
     old, new = memory(), memory()
@@ -309,6 +310,7 @@ def test_no_password_is_shown() -> None:
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.slow
 async def test_spans_name_each_message_s_own_broker(tmp_path: Path) -> None:
     pytest.importorskip("opentelemetry.sdk")
     from tests.telemetry.lab import Lab as Telemetry

@@ -40,6 +40,7 @@ async def drain(app: App, *queues: str) -> None:
         await runner.drain(settle=0, handle_signals=False)
 
 
+@pytest.mark.slow
 async def test_a_trace_runs_from_the_sender_through_the_job_to_its_settle(
     app: App, lab: Lab
 ) -> None:
@@ -115,6 +116,7 @@ async def test_each_retry_is_a_span_of_the_same_trace(app: App, lab: Lab) -> Non
     } == {("failed", "ValueError"): 2, ("done", None): 1}
 
 
+@pytest.mark.slow
 async def test_a_dead_letter_that_is_sent_back_runs_in_its_first_trace(app: App, lab: Lab) -> None:
     is_mended = False
 
@@ -179,6 +181,7 @@ async def test_what_a_job_enqueues_continues_its_trace(app: App, lab: Lab) -> No
     }
 
 
+@pytest.mark.slow
 async def test_what_a_handler_sends_by_itself_continues_its_trace(app: App, lab: Lab) -> None:
     @app.worker("images")
     async def thumbnail(key: str) -> None:
@@ -284,6 +287,7 @@ async def test_a_malformed_context_loses_no_message(
     assert lab.one("process images").parent is None
 
 
+@pytest.mark.slow
 async def test_a_senders_own_context_is_kept(app: App, lab: Lab) -> None:
     @app.worker("images")
     async def thumbnail(key: str) -> None: ...
@@ -391,6 +395,7 @@ async def test_a_failing_exporter_fails_no_job(caplog: pytest.LogCaptureFixture)
     assert [record.name for record in caplog.records] == ["brokerwq.telemetry"]
 
 
+@pytest.mark.slow
 async def test_the_stack_of_a_failed_job_begins_with_its_handler(
     app: App, caplog: pytest.LogCaptureFixture
 ) -> None:

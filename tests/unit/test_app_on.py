@@ -52,6 +52,7 @@ async def test_what_is_sent_within_the_block_goes_to_the_other_broker(tmp_path: 
     await app.aclose()
 
 
+@pytest.mark.slow
 async def test_a_worker_that_was_decorated_before_runs_there_on_the_other_clock(
     tmp_path: Path,
 ) -> None:
@@ -138,6 +139,7 @@ async def test_a_wrong_url_leaves_the_app_where_it_is(tmp_path: Path) -> None:
     assert app.url.startswith("sqlite:")
 
 
+@pytest.mark.slow
 async def test_keys_are_kept_in_the_other_store(tmp_path: Path) -> None:
     app = App("memory://", store=f"sqlite:///{tmp_path / 'keys.db'}", name="shop")
     done: list[str] = []

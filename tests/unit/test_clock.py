@@ -56,6 +56,7 @@ def test_advance_refuses_to_run_backwards() -> None:
         FakeClock().advance(-1)
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0, 100), max_size=30), st.lists(st.floats(0, 40), max_size=10))
 def test_callbacks_run_once_in_order_of_time_at_their_own_time(
     whens: list[float], steps: list[float]

@@ -88,6 +88,7 @@ TYPED = [
 ]
 
 
+@pytest.mark.slow
 @given(st.sampled_from(TYPED), texts | st.floats().map(str) | st.integers().map(str))
 def test_a_header_is_either_read_or_named_as_a_defect(name: str, text: str) -> None:
     message, defect = decode({name: text}, b"")
@@ -204,6 +205,7 @@ def test_an_empty_key_is_not_no_key() -> None:
     assert decode(encode(replace(message, key=None)), b"")[0].key is None
 
 
+@pytest.mark.slow
 @given(st.dictionaries(user_names.filter(lambda name: len(name.encode()) <= 200), texts))
 def test_headers_that_every_broker_can_carry_are_taken(headers: dict[str, str]) -> None:
     check_user_headers(headers)

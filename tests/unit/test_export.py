@@ -29,6 +29,7 @@ def test_a_message_survives_being_written_and_read() -> None:
     assert message_of(line_of(message)) == message
 
 
+@pytest.mark.slow
 @given(st.binary())
 def test_any_body_survives(body: bytes) -> None:
     line = line_of(Message(id="a", body=body))

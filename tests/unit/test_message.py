@@ -6,6 +6,7 @@ import threading
 import time
 import uuid
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -74,6 +75,7 @@ print(len(theirs), len(theirs & ours))
 """
 
 
+@pytest.mark.slow
 def test_a_forked_child_makes_other_ids_than_its_parent() -> None:
     done = subprocess.run(
         [sys.executable, "-c", FORKING], capture_output=True, text=True, check=True, timeout=60
@@ -82,6 +84,7 @@ def test_a_forked_child_makes_other_ids_than_its_parent() -> None:
     assert done.stdout.split() == ["20", "0"]
 
 
+@pytest.mark.slow
 @given(st.text(st.characters(exclude_categories=["Cs"])), st.integers(0, 10**6))
 def test_a_childs_id_depends_on_its_parent_and_its_number_alone(parent: str, nth: int) -> None:
     made = child_message_id(parent, nth)

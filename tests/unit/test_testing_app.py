@@ -183,6 +183,7 @@ async def test_a_coroutine_may_really_wait_for_a_while(shop: Shop) -> None:
         assert tested.clock.now() == 1003.0
 
 
+@pytest.mark.slow
 async def test_a_worker_that_never_ends_meets_its_time_limit(shop: Shop) -> None:
     @shop.app.worker("stuck", timeout=5, retry=RetryPolicy(max_attempts=1))
     async def wait(number: int) -> None:
@@ -231,6 +232,7 @@ def test_a_program_without_a_loop_is_tested_too(shop: Shop) -> None:
     assert report.done == 1
 
 
+@pytest.mark.slow
 async def test_what_nobody_will_run_is_left_alone(shop: Shop) -> None:
     async with TestApp(shop.app) as tested:
         await shop.app.broker().declare(shop.app.queue_specs()[0])
