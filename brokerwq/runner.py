@@ -9,7 +9,8 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Final, TypedDict
+from weakref import WeakKeyDictionary
 
 from brokerwq._runtime.drain import Drained, DrainGoal
 from brokerwq._runtime.engine import Engine
@@ -302,22 +303,37 @@ async def _keep_relaying(app: App) -> None:
             await app.relay_outbox()
 
 
+_STOPS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, list[Callable[[int], object]]]] = (
+    WeakKeyDictionary()
+)
+"""What a signal stops, by loop: all runners there, since a loop has one handler for each."""
+
+
 @contextmanager
 def _signals(engine: Engine, *, handle: bool) -> Generator[list[int]]:
     received: list[int] = []
+    if not handle or threading.current_thread() is not threading.main_thread():
+        yield received
+        return
     loop = asyncio.get_running_loop()
+    stops = _STOPS.setdefault(loop, [])
 
     def stop(number: int) -> None:
         received.append(number)
         engine.lifecycle.ask_stop()
 
-    taken: list[signal.Signals] = []
-    if handle and threading.current_thread() is threading.main_thread():
+    def stop_all(number: int) -> None:
+        for each in list(stops):
+            each(number)
+
+    if not stops:
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop, number)
-            taken.append(number)
+            loop.add_signal_handler(number, stop_all, number)
+    stops.append(stop)
     try:
         yield received
     finally:
-        for number in taken:
-            loop.remove_signal_handler(number)
+        stops.remove(stop)
+        if not stops:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from pathlib import Path
 from typing import Any
 
@@ -417,6 +418,27 @@ async def test_the_last_of_two_runners_closes_what_they_share(both: Place) -> No
     long.stop()
     assert (await both.drive(_answer(running))).done == 1
     assert shared.is_closed
+
+
+async def test_a_signal_stops_all_runners_of_a_loop(both: Place) -> None:
+    running: list[asyncio.Task[RunReport]] = []
+    for _ in range(2):
+        app, begun = both.app(), asyncio.Event()
+
+        @app.lifespan
+        async def lifespan(begun: asyncio.Event = begun) -> AsyncGenerator[None]:
+            begun.set()
+            yield
+
+        @app.worker("q")
+        async def work() -> None: ...
+
+        running.append(asyncio.create_task(Runner(app, log=False).run()))
+        await asyncio.wait_for(begun.wait(), PATIENCE)
+    os.kill(os.getpid(), signal.SIGTERM)
+    for each in running:
+        await both.drive(_answer(each))
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 async def _answer(running: asyncio.Task[RunReport]) -> RunReport:
