@@ -31,13 +31,15 @@ demo: $(VENV)/.demo ## drain 300 pictures with four runners, one of which is kil
 .PHONY: test
 test: $(VENV)/.dev ## the whole suite, servers included, then the contract against the wheel
 	@$(BIN)/python tools/prepare_servers.py
-	$(PYTEST) --ignore=tests/chaos --numprocesses $(JOBS) --dist loadfile $(ARGS)
+	$(PYTEST) --ignore=tests/chaos --numprocesses $(JOBS) --dist loadfile \
+	  --no-loadscope-reorder $(ARGS)
 	@$(MAKE) --no-print-directory test-wheel
 
 .PHONY: test-servers
 test-servers: $(VENV)/.dev ## of these only what needs a server, which the tests start
 	@$(BIN)/python tools/prepare_servers.py
-	$(PYTEST) --ignore=tests/chaos -m server --numprocesses $(JOBS) --dist loadfile $(ARGS)
+	$(PYTEST) --ignore=tests/chaos -m server --numprocesses $(JOBS) --dist loadfile \
+	  --no-loadscope-reorder $(ARGS)
 
 .PHONY: test-fast
 test-fast: $(VENV)/.dev ## the tests that are not slow and need no server

@@ -27,7 +27,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a server."""
+    """Mark what needs a server, and begin with the files that take long.
+
+    Processes take whole files: with a long one at the end all but one would have nothing to do.
+    """
     for item in items:
         file = item.path.relative_to(TESTS).as_posix()
         about = f"{file} {item.name}".lower()
@@ -36,6 +39,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             server and item.get_closest_marker("slow")
         ):
             item.add_marker("server")
+    long = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in long)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
