@@ -26,7 +26,7 @@ from brokerwq.migrate.rest import Rest
 
 MAX_MISFITS_TOLD = 100
 
-_BATCH = 200
+_BATCH = 400
 _SMALL_CLAIMS = 10
 _WAIT = 1.0
 _SHORT_WAIT = 0.2
@@ -65,7 +65,7 @@ class Lane:
         self._wait = min(_SHORT_WAIT if is_near else _WAIT, capabilities.max_wait)
         self._most = min(_BATCH, capabilities.max_claim)
         is_small = self._most <= _SMALL_CLAIMS
-        self._count = 1 if capabilities.ordered_groups else (8 if is_small else 5)
+        self._count = 1 if capabilities.ordered_groups else (8 if is_small else 3)
         self._counts_returns = capabilities.uncounted_return is UncountedReturn.COUNTED
         self._holdings: list[Holding] = []
         self._notes: set[asyncio.Future[None]] = set()
