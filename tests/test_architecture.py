@@ -45,6 +45,7 @@ def is_below(module: str, packages: set[str]) -> bool:
     return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda path: path.name)
 def test_an_adapter_imports_nothing_of_the_core_but_the_contract(adapter: Path) -> None:
     forbidden = [

@@ -56,6 +56,7 @@ def do(engine: Engine, statement: str, *parameters: str) -> asyncio.Task[int]:
     )
 
 
+@pytest.mark.slow
 async def test_what_waits_together_is_committed_together(lab: Lab) -> None:
     async with lab.driver() as driver:
         await driver.declare(QueueSpec(name=QUEUE))
@@ -82,6 +83,7 @@ async def test_what_waits_together_is_committed_together(lab: Lab) -> None:
     assert lab.sql("SELECT text FROM note") == [("first",), ("last",)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("statement", "error"),
     [

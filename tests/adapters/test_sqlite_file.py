@@ -207,6 +207,7 @@ async def test_a_claim_that_waits_is_told_of_the_outage(lab: Lab) -> None:
             await consumer.claim(1, 30)
 
 
+@pytest.mark.slow
 async def test_a_claim_that_waits_is_told_when_its_table_is_gone(lab: Lab) -> None:
     async with lab.consumer() as (driver, consumer):
         claim = asyncio.ensure_future(consumer.claim(1, 30))
@@ -284,6 +285,7 @@ async def test_a_writer_that_stays_is_a_transient_error_after_the_busy_timeout(l
         await send(driver, "2")
 
 
+@pytest.mark.slow
 async def test_a_long_reader_does_not_stop_the_work(lab: Lab) -> None:
     async with lab.consumer() as (driver, consumer):
         await send(driver, "1")

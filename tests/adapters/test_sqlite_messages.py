@@ -318,6 +318,7 @@ async def test_one_message_that_sqlite_cannot_store_is_refused_alone(lab: Lab) -
         assert (await driver.inspect(QUEUE)).ready.value == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -491,6 +492,7 @@ async def test_stats_are_exact_in_every_state(lab: Lab) -> None:
         assert (after.ready.value, after.leased.value, after.delayed.value) == (3, 2, 1)
 
 
+@pytest.mark.slow
 async def test_a_purge_spares_what_is_leased_and_other_queues(lab: Lab) -> None:
     async with lab.consumer() as (driver, consumer):
         await driver.declare(QueueSpec(name="other"))

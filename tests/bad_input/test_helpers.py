@@ -65,6 +65,7 @@ async def test_a_rule_that_raises_decides_nothing(error: BaseException) -> None:
     assert report.dead == {"failed": MESSAGES}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", [None, "later", 3, ValueError, Ellipsis], ids=repr)
 async def test_a_rule_that_answers_nonsense_decides_nothing(answer: Any) -> None:
     policy = RetryPolicy(max_attempts=2, base=0.01, cap=0.01, on={ValueError: lambda _: answer})

@@ -175,6 +175,7 @@ async def refused(call: Callable[[], Awaitable[object]], *names: str) -> None:
     assert is_clear(error, *names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [*NO_TEXTS, " x"], ids=lambda value: repr(value)[:20])
 async def test_the_low_level_send_checks_every_name(value: Any) -> None:
     async with connect(url()) as broker:

@@ -186,6 +186,7 @@ async def test_a_lifespan_that_fails_at_the_start_claims_nothing(both: Place) ->
     assert await counts(app, "q") == (1, 0, 0, 0)
 
 
+@pytest.mark.slow
 async def test_a_lifespan_that_fails_at_the_end_says_so_after_the_work(both: Place) -> None:
     app = both.app()
 

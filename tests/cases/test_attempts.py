@@ -114,6 +114,7 @@ async def test_a_message_waiting_for_its_next_attempt_takes_no_slot_and_survives
     assert report.done == 1
 
 
+@pytest.mark.slow
 async def test_full_jitter_keeps_within_the_wait_and_spreads(place: Place) -> None:
     app = place.app()
     first: dict[int, float] = {}

@@ -99,6 +99,7 @@ async def test_bytes_arrive_as_they_were_sent(both: Place) -> None:
     assert report.done == len(NOT_THIS_MODEL)
 
 
+@pytest.mark.slow
 async def test_a_foreign_queue_gives_its_bodies_as_they_are(both: Place) -> None:
     app = both.app()
     seen: list[Any] = []
@@ -259,6 +260,7 @@ async def test_an_envelope_that_cannot_be_read_is_a_dead_letter_not_a_dead_runne
     assert "unreadable envelope" in letter.dead.error
 
 
+@pytest.mark.slow
 async def test_names_and_headers_of_any_kind_reach_the_dead_letter_queue(both: Place) -> None:
     app = both.app(queues=[QueueSpec(name="q", lease=60.0)])
     headers = {"a:b": "1", "with space": "", "ünï": "🖼\r\n\x1b[31m", "x" * 200: "y" * 5000}

@@ -46,6 +46,7 @@ async def test_every_message_of_a_batch_ends_as_the_handler_says(both: Place) ->
     assert dict(report.dead) == {"hopeless": 1, "failed": 2}
 
 
+@pytest.mark.slow
 async def test_a_batch_handler_that_answers_nothing_is_done_with_all(both: Place) -> None:
     app = both.app()
     sizes: list[int] = []
@@ -136,6 +137,7 @@ async def test_an_outcome_raised_is_the_outcome_of_all(place: Place) -> None:
     assert report.discarded == 3
 
 
+@pytest.mark.slow
 async def test_one_that_cannot_be_read_does_not_spoil_the_others(both: Place) -> None:
     app = both.app()
     calls: list[tuple[list[int], list[str]]] = []
@@ -268,6 +270,7 @@ async def test_a_stop_while_a_batch_fills_puts_it_back_at_once_and_uncounted(
     assert (report.done, calls) == (10, [1] * 10)
 
 
+@pytest.mark.slow
 async def test_a_drain_does_not_end_while_a_batch_fills(place: Place) -> None:
     app = place.app()
     calls: list[int] = []
@@ -310,6 +313,7 @@ async def test_what_is_stale_elsewhere_does_not_empty_a_batch_that_fills(place: 
 # -- leases -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_one_lost_lease_costs_only_its_own_message(place: Place) -> None:
     app = place.app(lease=60)
     seen: list[tuple[int, int]] = []

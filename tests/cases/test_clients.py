@@ -321,6 +321,7 @@ def test_all_threads_share_one_background_loop(ring: Ring) -> None:
     assert ring.drained() == list(range(8))
 
 
+@pytest.mark.slow
 def test_what_strikes_while_the_background_loop_begins_may_send_too(
     ring: Ring, monkeypatch: pytest.MonkeyPatch
 ) -> None:

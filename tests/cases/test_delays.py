@@ -75,6 +75,7 @@ async def test_what_is_no_delay_is_refused_before_anything_is_sent(both: Place, 
     assert await counts(app, "q") == (0, 0, 0, 0)
 
 
+@pytest.mark.slow
 async def test_a_moment_may_be_said_instead(place: Place) -> None:
     app = place.app()
     seen: list[datetime] = []

@@ -51,6 +51,7 @@ async def test_every_message_is_done_when_it_ends(both_slowly: Place) -> None:
     assert await counts(app, "q") == (0, 0, 0, 0)
 
 
+@pytest.mark.slow
 async def test_failing_messages_are_awaited_through_their_backoff(place: Place) -> None:
     app = place.app()
     last: list[float] = []
@@ -68,6 +69,7 @@ async def test_failing_messages_are_awaited_through_their_backoff(place: Place) 
     assert last[-1] - started == pytest.approx(10 + 20 + 40 + 80 + 160, abs=1)
 
 
+@pytest.mark.slow
 async def test_what_is_delayed_beyond_any_backoff_is_reported_and_not_awaited(
     both: Place,
 ) -> None:
@@ -333,6 +335,7 @@ async def test_an_outage_does_not_end_it_early(place: Place) -> None:
     assert place.events.of(BrokerUnreachable) != []
 
 
+@pytest.mark.slow
 async def test_a_stop_ends_a_drain_that_is_not_done(both: Place) -> None:
     app = both.app()
     seen: list[int] = []

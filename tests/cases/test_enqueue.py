@@ -104,6 +104,7 @@ async def test_however_many_are_sent_only_a_few_exist_at_a_time(
     assert (await counts(app, "q"))[0] == 6000
 
 
+@pytest.mark.slow
 async def test_a_slow_broker_holds_back_the_generator(place: Place, faults: Faults) -> None:
     app = place.faulty_app(faults)
     made = 0

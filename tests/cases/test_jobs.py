@@ -329,6 +329,7 @@ async def test_children_of_messages_without_ids_have_ids_that_differ(place: Plac
     assert len(set(ids)) == 5
 
 
+@pytest.mark.slow
 async def test_a_plain_function_has_children_too(real: Place) -> None:
     app = real.app()
     seen: list[int] = []

@@ -134,6 +134,7 @@ async def test_a_heartbeat_keeps_any_lease_with_time_to_spare(place: Place, leas
     assert 9 <= beats <= 13
 
 
+@pytest.mark.slow
 async def test_no_lease_of_ones_own_takes_the_queues(both: Place) -> None:
     app = both.app(queues=[QueueSpec(name="q", lease=7.0)])
     limits: list[float] = []
@@ -147,6 +148,7 @@ async def test_no_lease_of_ones_own_takes_the_queues(both: Place) -> None:
     assert 5 < limits[0] <= 7
 
 
+@pytest.mark.slow
 async def test_a_job_may_ask_for_more_time(both: Place) -> None:
     app = both.app(lease=2)
     seen: list[float] = []

@@ -247,6 +247,7 @@ async def test_whatever_happens_to_claims_while_it_runs_is_waited_out(
     assert max(tries) <= 5
 
 
+@pytest.mark.slow
 async def test_a_queue_remade_with_other_properties_ends_the_runner(
     place: Place, faults: Faults
 ) -> None:

@@ -159,6 +159,7 @@ async def test_an_outage_longer_than_the_leases_costs_an_attempt_and_loses_nothi
     assert await counts(app.well, "q") == (0, 0, 0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "error", [GONE, MessageRefusedError("too many headers"), QueueNotFoundError("no dlq")]
 )

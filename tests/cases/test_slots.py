@@ -118,6 +118,7 @@ async def test_messages_of_a_limited_worker_let_others_pass_at_sqlite_too(real: 
     assert report.failed == report.lost == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [("idle", "busy"), ("busy", "idle")])
 async def test_an_idle_queue_does_not_keep_the_slots_from_a_busy_one(
     both_slowly: Place, order: tuple[str, str]
@@ -290,6 +291,7 @@ async def test_what_was_read_ahead_can_be_had_by_another_runner(place: Place) ->
     assert seen.count("too early") == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, 2])
 async def test_a_workers_own_limit_survives_reading_ahead(place: Place, limit: int) -> None:
     app = place.app()

@@ -11,6 +11,7 @@ from tests.cases.lab import Place, counts, dead_letters, declare, send_raw
 A_FEW = 20
 
 
+@pytest.mark.slow
 async def test_an_old_runner_leaves_new_types_to_a_new_one_uncounted(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,6 +51,7 @@ async def _rolling_deploy(both: Place) -> None:
     assert set(seen) == {("b", 1)}
 
 
+@pytest.mark.slow
 async def test_a_type_that_nobody_learns_is_dead_after_the_time_that_was_set(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,6 +78,7 @@ async def test_a_type_that_nobody_learns_is_dead_after_the_time_that_was_set(
     assert "typo" in letter.dead.error
 
 
+@pytest.mark.slow
 async def test_waiting_for_its_type_starts_with_the_first_sight_not_with_each_runner(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +97,7 @@ async def test_waiting_for_its_type_starts_with_the_first_sight_not_with_each_ru
     assert await counts(app, "q") == (0, 0, 0, 1)
 
 
+@pytest.mark.slow
 async def test_messages_of_unknown_types_do_not_hold_up_the_known(place: Place) -> None:
     app = place.app()
     done: list[float] = []
@@ -159,6 +163,7 @@ async def test_a_foreign_worker_leaves_typed_messages_alone(place: Place) -> Non
         assert await counts(app, "q") == (0, 0, 1, 0)
 
 
+@pytest.mark.slow
 async def test_a_message_keeps_its_attempts_while_it_waits_for_its_type(place: Place) -> None:
     old, new = place.app(), place.app()
     attempts: list[int] = []

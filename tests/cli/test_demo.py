@@ -29,6 +29,7 @@ def test_a_thumbnail_fits_and_keeps_its_shape(tmp_path: Path) -> None:
         assert (image.format, image.size) == ("JPEG", (100, 75))
 
 
+@pytest.mark.slow
 def test_a_file_that_is_no_image_leaves_nothing_behind(tmp_path: Path) -> None:
     source = tmp_path / "a.jpg"
     source.write_text("no image")
@@ -51,6 +52,7 @@ def test_only_what_is_named_like_a_picture_is_found_and_not_what_was_made(tmp_pa
     assert list(pictures_below(tmp_path, skip=tmp_path / "out")) == ["a.png", "b/B.JPG"]
 
 
+@pytest.mark.slow
 def test_a_drawing_depends_on_its_number_alone() -> None:
     assert draw(3).tobytes() == draw(3).tobytes()
     assert draw(3).tobytes() != draw(8).tobytes()

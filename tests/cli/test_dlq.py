@@ -205,6 +205,7 @@ def test_another_dead_letter_queue_can_be_named(cli: Cli, stock: Stock) -> None:
     assert "id-1" in answer.out
 
 
+@pytest.mark.slow
 def test_what_another_program_gave_up_on_is_named_as_the_apps_codec_reads_it(
     cli: Cli, stock: Stock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +228,7 @@ def test_what_another_program_gave_up_on_is_named_as_the_apps_codec_reads_it(
     assert (back.body, back.type, dict(back.headers)) == (buried.body, "", dict(buried.headers))
 
 
+@pytest.mark.slow
 def test_another_programs_message_is_called_what_the_log_calls_it(cli: Cli, stock: Stock) -> None:
     note = DeadLetterNote(reason="failed", queue=QUEUE, id="486e8ffe", type="t.add")
     stock.send(DEAD, letter(1, type="", dead=note), letter(2))

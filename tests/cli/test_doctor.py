@@ -69,6 +69,7 @@ def app(stock: Stock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"{name}:app"
 
 
+@pytest.mark.slow
 def test_a_queue_of_others_is_examined_for_what_a_run_would_refuse(
     cli: Cli, stock: Stock, app: str
 ) -> None:

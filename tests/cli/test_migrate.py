@@ -150,6 +150,7 @@ def test_odd_queue_names(move: Move, name: str) -> None:
     assert answer.err.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "target"),
     [

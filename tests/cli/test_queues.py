@@ -200,6 +200,7 @@ def test_queues_that_are_never_declared_are_skipped_and_named(
     assert "celery-dead" in stock.queues()
 
 
+@pytest.mark.slow
 def test_the_queues_of_an_app_are_declared_at_all_its_brokers(
     cli: Cli, stock: Stock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

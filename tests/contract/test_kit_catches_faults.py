@@ -16,6 +16,7 @@ for module in ("claims", "drivers", "returns", "sends", "settles"):
 CHECKS = {check.name: check for check in all_checks()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
 async def test_a_fault_is_caught(name: str) -> None:
     fault = FAULTS[name]

@@ -91,6 +91,7 @@ async def test_a_cancellation_out_of_nowhere_is_a_failure() -> None:
     assert "cancelled" in result.reason
 
 
+@pytest.mark.slow
 async def test_a_check_that_hangs_ends_at_its_limit() -> None:
     async def hangs(_: Bench) -> None:
         await asyncio.Event().wait()

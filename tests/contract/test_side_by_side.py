@@ -18,6 +18,8 @@ from brokerwq.testing.catalogue import Hook
 from brokerwq.testing.pytest_suite import ConformanceSuite
 from brokerwq.testing.side_by_side import side_by_side
 
+pytestmark = pytest.mark.slow
+
 
 async def cut(_: Driver) -> None: ...
 
@@ -59,6 +61,7 @@ def test_as_many_run_at_once_as_allowed_and_see_no_task_of_another() -> None:
         assert {running.result(check).verdict for check in checks} == {Verdict.PASSED}
 
 
+@pytest.mark.slow
 def test_a_check_that_harms_the_broker_runs_alone() -> None:
     order: list[str] = []
 

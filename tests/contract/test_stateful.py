@@ -19,6 +19,8 @@ from brokerwq.testing.faults import FaultyConsumer, FaultyDriver
 from brokerwq.testing.model import ModelError
 from brokerwq.testing.stateful import BrokerMachine
 
+pytestmark = pytest.mark.slow
+
 
 class MemoryMachine(BrokerMachine):
     def new_broker(self, clock: FakeClock) -> Callable[[], Driver]:

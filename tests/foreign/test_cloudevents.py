@@ -66,6 +66,7 @@ EVENTS: dict[str, Message] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVENTS)
 async def test_an_event_is_the_same_in_every_mode(place: Place, name: str) -> None:
     app = place.app()

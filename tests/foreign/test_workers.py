@@ -955,6 +955,7 @@ async def test_a_runner_does_not_start_without_a_place_for_dead_letters(place: P
         await place.drain(app)
 
 
+@pytest.mark.slow
 async def test_what_would_be_dead_is_held_where_it_is_told_to(place: Place) -> None:
     app, other = place.app(), place.app()
     seen: list[int] = []

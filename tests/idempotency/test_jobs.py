@@ -91,6 +91,7 @@ async def test_without_a_key_the_messages_id_is_it(shop: Shop, strategy: Strateg
     assert (report.done, report.duplicates) == (2, 1)
 
 
+@pytest.mark.slow
 async def test_a_duplicate_announces_no_start(shop: Shop) -> None:
     charge = worker(shop, "marker")
     await charge.enqueue(1)
@@ -192,6 +193,7 @@ async def test_a_float_in_a_key_is_refused_by_the_sender(shop: Shop, value: obje
         await charge.enqueue(1)
 
 
+@pytest.mark.slow
 async def test_a_foreign_message_without_an_id_has_no_default_key_and_says_so(
     shop: Shop,
 ) -> None:
@@ -219,6 +221,7 @@ async def test_a_message_older_than_the_retention_may_be_run(shop: Shop) -> None
     assert (await shop.drain()).done == 1
 
 
+@pytest.mark.slow
 async def test_ten_minutes_between_two_clocks_are_nothing(shop: Shop) -> None:
     worker(shop, "marker")
     for minutes, id_ in ((10, "a"), (-10, "b")):
@@ -616,6 +619,7 @@ async def test_what_does_not_fit_is_refused_at_decoration(shop: Shop) -> None:
         App("memory://", store="mysql://x")
 
 
+@pytest.mark.slow
 async def test_a_store_alone_changes_nothing(shop: Shop) -> None:
     @shop.app.worker("q", key=itself)
     async def charge(n: int) -> None:

@@ -732,6 +732,7 @@ async def test_a_commit_that_is_refused_is_a_failed_attempt(
     assert await shop.effects() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", IN_TX)
 async def test_a_conflict_is_tried_again_within_the_attempt(
     shop: StoreShop, strategy: Strategy

@@ -240,6 +240,7 @@ async def test_what_is_delayed_for_days_in_a_file_is_not_waited_for(tmp_path: Pa
     assert 86_300 < stats.next_due <= 86_400
 
 
+@pytest.mark.slow
 async def test_what_is_brought_out_says_itself_when_it_is_due(tmp_path: Path) -> None:
     lab = Lab(tmp_path, source=f"sqlite:///{tmp_path}/source.db")
     await lab.declare()
@@ -313,6 +314,7 @@ async def test_all_that_the_source_lists_is_moved(lab: Lab) -> None:
     assert [await lab.counts(lab.target, name) for name in names] == [(1, 0, 0)] * 3
 
 
+@pytest.mark.slow
 async def test_dead_letter_queues_have_the_names_that_the_app_says(lab: Lab) -> None:
     spec = QueueSpec(name=QUEUE, dead_letter="graves")
     async with opened(lab.source) as driver:

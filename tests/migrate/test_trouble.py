@@ -24,6 +24,8 @@ from brokerwq.migrate.mover import Mover
 from brokerwq.testing.faults import Fail, Faults, FaultyDriver, LoseAnswer, Partly
 from tests.migrate.lab import QUEUE, Lab, made, opened
 
+pytestmark = pytest.mark.slow
+
 PAIRS = [Pair(source=QUEUE, target=QUEUE)]
 
 
@@ -82,6 +84,7 @@ async def test_a_target_that_takes_nothing_gets_nothing(
     assert all(delivery.attempt == 1 for delivery in await lab.take(lab.source))
 
 
+@pytest.mark.slow
 async def test_a_source_that_gives_nothing(lab: Lab) -> None:
     await lab.declare()
     await lab.send([made(1)])
@@ -94,6 +97,7 @@ async def test_a_source_that_gives_nothing(lab: Lab) -> None:
     assert await lab.counts(lab.source) == (1, 0, 0)
 
 
+@pytest.mark.slow
 async def test_a_source_that_does_not_let_delete_costs_one_message_a_copy(lab: Lab) -> None:
     """Nothing tells beforehand whether that is allowed, so it is tried with one."""
     await lab.declare()

@@ -56,6 +56,7 @@ def working(app: App) -> list[tuple[str, int]]:
     return ran
 
 
+@pytest.mark.slow
 async def test_messages_of_both_are_run_and_new_ones_go_to_one(tmp_path: Path) -> None:
     old, new = memory(), f"sqlite:///{tmp_path}/new.db"
     before = App(old)
@@ -77,6 +78,7 @@ async def test_messages_of_both_are_run_and_new_ones_go_to_one(tmp_path: Path) -
         assert (await driver.inspect(QUEUE)).ready.value == 0
 
 
+@pytest.mark.slow
 async def test_what_a_job_sends_goes_to_the_new_side() -> None:
     old, new = memory(), memory()
     producer = App(old)
@@ -104,6 +106,7 @@ async def test_what_a_job_sends_goes_to_the_new_side() -> None:
         assert "children" not in await driver.queues()
 
 
+@pytest.mark.slow
 async def test_a_drain_waits_for_both() -> None:
     urls = [memory(), memory()]
     for nth, url in enumerate(urls):
@@ -239,6 +242,7 @@ async def test_a_suspect_of_one_side_holds_up_both(tmp_path: Path) -> None:
     assert (report.done, beside) == (31, [1])
 
 
+@pytest.mark.slow
 async def test_events_tell_of_both() -> None:
     events: list[Event] = []
     urls = [memory(), memory()]
@@ -256,6 +260,7 @@ async def test_events_tell_of_both() -> None:
     assert sum(e.count for e in events if isinstance(e, MessagesClaimed)) == 2
 
 
+@pytest.mark.slow
 async def test_the_environment_says_both_and_switches(monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = memory(), "sqlite:///my file.db"
     monkeypatch.setenv("BROKERWQ_URL", f"{old} {new}")

@@ -77,6 +77,7 @@ async def test_a_plain_function_runs_inside_its_span(app: App, lab: Lab) -> None
     assert seen == [id_of(lab.one("process images"))]
 
 
+@pytest.mark.slow
 async def test_there_is_one_consumer_span_for_each_call(app: App, lab: Lab) -> None:
     @app.worker("images")
     async def thumbnail(key: str) -> None: ...
@@ -143,6 +144,7 @@ async def test_a_dead_letter_that_is_sent_back_runs_in_its_first_trace(app: App,
     assert (labels["brokerwq.reason"], point.value) == ("hopeless", 1)
 
 
+@pytest.mark.slow
 async def test_a_batch_is_linked_to_the_senders_of_its_messages(app: App, lab: Lab) -> None:
     @app.worker("images", batch=10, batch_wait=0.2)
     async def thumbnails(jobs: list[Job], keys: list[str]) -> None:  # noqa: ARG001
@@ -162,6 +164,7 @@ async def test_a_batch_is_linked_to_the_senders_of_its_messages(app: App, lab: L
     assert parent_of(lab.one("C")) == id_of(processed)
 
 
+@pytest.mark.slow
 async def test_what_a_job_enqueues_continues_its_trace(app: App, lab: Lab) -> None:
     @app.worker("images")
     async def thumbnail(job: Job, key: str) -> None:
@@ -196,6 +199,7 @@ async def test_what_a_handler_sends_by_itself_continues_its_trace(app: App, lab:
     assert parent_of(lab.one("send pages")) == id_of(lab.one("process images"))
 
 
+@pytest.mark.slow
 async def test_jobs_of_different_traces_do_not_mix(app: App, lab: Lab) -> None:
     @app.worker("images")
     async def thumbnail(key: str) -> None:
@@ -259,6 +263,7 @@ async def test_a_snoozed_job_is_no_error(app: App, lab: Lab) -> None:
     assert trace_of(first) == trace_of(second)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "headers",
     [
@@ -329,6 +334,7 @@ async def test_a_heartbeat_runs_in_no_jobs_context(lab: Lab) -> None:
     assert set(current) == {0}
 
 
+@pytest.mark.slow
 async def test_queue_depth_is_seen_by_a_drain(app: App, lab: Lab) -> None:
     @app.worker("images")
     async def thumbnail(key: str) -> None: ...

@@ -38,6 +38,7 @@ def test_no_wait_is_negative_or_above_the_cap(
     assert 0 <= wait <= policy.longest_wait
 
 
+@pytest.mark.slow
 @given(policies, st.integers(1, 100))
 def test_without_jitter_waits_never_shrink(policy: RetryPolicy, attempt: int) -> None:
     steady = RetryPolicy(base=policy.base, factor=policy.factor, cap=policy.cap, jitter="none")

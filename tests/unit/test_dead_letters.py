@@ -113,6 +113,7 @@ async def test_a_look_shows_why_each_message_is_dead(driver: Driver) -> None:
     assert letter.message.headers == {"tenant": "é", "x-request": "7"}
 
 
+@pytest.mark.slow
 async def test_a_message_that_the_broker_moved_is_shown_as_such(driver: Driver) -> None:
     await bury(driver, message(1, dead=None))
 

@@ -13,6 +13,7 @@ from brokerwq.errors import ConfigError
 NO_DURATIONS = ["1", None, True, False, b"1", [1], 1j, math.nan, math.inf, -math.inf, 10**400]
 
 
+@pytest.mark.slow
 @given(st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(10**12), 10**12))
 def test_numbers_are_seconds(value: float) -> None:
     seconds = seconds_of(value, "delay")

@@ -188,6 +188,7 @@ def test_a_first_message_carries_no_more_than_it_must() -> None:
     }
 
 
+@pytest.mark.slow
 @given(st.datetimes(min_value=datetime(1, 1, 2), max_value=datetime(9999, 12, 30)))  # noqa: DTZ001
 def test_moments_are_rounded_up_to_the_millisecond(moment: datetime) -> None:
     aware = moment.replace(tzinfo=UTC)

@@ -136,6 +136,7 @@ def test_a_url_in_any_shape_is_shown_without_its_secrets(url: str, shown: str) -
     assert redacted(url) == shown
 
 
+@pytest.mark.slow
 @given(st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=8, max_size=20))
 def test_no_password_is_ever_shown(password: str) -> None:
     for secret in (password, quote(password, safe="")):

@@ -161,6 +161,7 @@ async def test_a_dead_letter_that_cannot_be_read_has_no_payload(shop: Shop) -> N
         assert [(dead.reason, dead.payload) for dead in tested.dead] == [("decode", None)]
 
 
+@pytest.mark.slow
 async def test_time_stands_still_while_a_plain_function_runs(shop: Shop) -> None:
     with TestApp(shop.app) as tested:
         await shop.count.enqueue(1)
@@ -170,6 +171,7 @@ async def test_time_stands_still_while_a_plain_function_runs(shop: Shop) -> None
         assert tested.clock.now() < 1060
 
 
+@pytest.mark.slow
 async def test_a_coroutine_may_really_wait_for_a_while(shop: Shop) -> None:
     @shop.app.worker("io", timeout=30)
     async def fetch(number: int) -> None:

@@ -46,6 +46,7 @@ WAYS: dict[str, Begin] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 async def test_what_is_cancelled_ends_at_once_and_leaves_nothing_running(
     hang: Hang, way: str

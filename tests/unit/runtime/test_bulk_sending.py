@@ -59,6 +59,7 @@ async def test_everything_is_sent_once(count: int) -> None:
         assert sorted(broker.stored, key=int) == [str(n) for n in range(count)]
 
 
+@pytest.mark.slow
 async def test_few_messages_exist_at_a_time_however_many_are_sent() -> None:
     broker = Broker()
 

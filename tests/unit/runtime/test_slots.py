@@ -197,6 +197,7 @@ async def test_slot_that_fails_is_reported() -> None:
     assert [type(error) for error in bench.crashes] == [ZeroDivisionError]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("patience", [0.05])
 async def test_closing_counts_the_handlers_that_do_not_end(patience: float) -> None:
     clock = FakeClock()
