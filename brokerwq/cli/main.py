@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import sys
@@ -70,11 +71,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if sys.__stdout__ is not None:  # it is where the shell has closed it by ``>&-``
             sys.stdout.flush()
     except BrokenPipeError:
-        # The reader has what it wanted; Python would complain once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # the reader has what it wanted
         return 128 + 13
     except OSError as error:
         if error.errno in _NO_ROOM:
+            _drop_output()
             return report(click.ClickException(f"the output cannot be written: {error.strerror}"))
         return report(error)
     except asyncio.CancelledError:
@@ -83,3 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  -- reported, not swallowed
         return report(error)
     return code if isinstance(code, int) else 0
+
+
+def _drop_output() -> None:
+    """Let what is left of it go nowhere: Python would complain once more at exit."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
