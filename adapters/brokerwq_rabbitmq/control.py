@@ -177,7 +177,7 @@ class Control:
         async with self._lock:
             channel = self._channel
             if channel is None or channel.is_closed:
-                channel = self._channel = await self._link.channel(confirms=False)
+                channel = self._channel = await self._link.channel()
             try:
                 return await question(channel)
             except (Exception, asyncio.CancelledError) as exc:

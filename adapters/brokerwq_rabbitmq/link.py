@@ -184,16 +184,16 @@ class Link:
         self.max_frame = connection.connection_tune.frame_max
         self.cluster = _cluster(connection.server_properties)
 
-    async def channel(self, *, confirms: bool) -> Channel:
-        """A new channel, on a new connection if the old one is gone.
+    async def channel(self) -> Channel:
+        """A new channel without confirms, on a new connection if the old one is gone.
 
         Raises:
             DriverError, ConfigError: as ``connect``.
         """
-        return (await self.channel_on_wire(confirms=confirms))[0]
+        return (await self.channel_on_wire())[0]
 
     async def channel_on_wire(self, *, confirms: bool = False) -> tuple[Channel, Transport]:
-        """``channel``, and the stream below it.
+        """A new channel, with confirms or without, and the stream below it.
 
         Raises:
             DriverError, ConfigError: as ``connect``.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Generator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
 from brokerwq.testing.servers.localstack import SqsServer, localstack
+from brokerwq.testing.servers.moto import moto
 from brokerwq.testing.servers.rabbitmq import Release, shared_rabbitmq
 from tests.adapters.rabbit import NAMES
 from tests.required import or_skipped
@@ -24,6 +25,16 @@ def sqs_server() -> Generator[SqsServer]:
         with or_skipped("sqs"):
             server = stack.enter_context(localstack())
         yield server
+
+
+@contextmanager
+def strict_moto(patch: pytest.MonkeyPatch, prefix: str) -> Generator[str]:
+    """Queues at moto, behind a client that refuses what Amazon's own service does."""
+    with moto() as server:
+        for name, value in server.environment.items():
+            patch.setenv(name, value)
+        options = "max_wait=1&clients=brokerwq.testing.sqs_strict:clients"
+        yield f"sqs://us-east-1/{prefix}?endpoint_url={server.endpoint}&{options}"
 
 
 def rabbit(release: Release) -> str:

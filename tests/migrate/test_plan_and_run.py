@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from brokerwq.driver.rules import sqs, sqs_wire
 from brokerwq.message import DeadLetterNote, Message
 from brokerwq.migrate import MigrationPlan, MoveReport
-from brokerwq.testing.servers.moto import moto
 from tests.migrate.lab import DEAD, QUEUE, Lab, made
+from tests.migrate.places import strict_moto
 
 PHASES = [Phase.reuse, Phase.generate]
 """To shrink an example takes minutes, since each is a move."""
@@ -148,12 +148,8 @@ async def test_a_real_adapter_and_a_strict_service_agree_with_the_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """moto behind a client that refuses what Amazon's own service does."""
-    with moto() as server:
-        for name, value in server.environment.items():
-            monkeypatch.setenv(name, value)
-        options = f"endpoint_url={server.endpoint}&max_wait=1"
-        strict = f"{options}&clients=brokerwq.testing.sqs_strict:clients"
-        lab = Lab(tmp_path, target=f"sqs://us-east-1/{tmp_path.name}?{strict}")
+    with strict_moto(monkeypatch, tmp_path.name) as target:
+        lab = Lab(tmp_path, target=target)
         now = datetime.now(UTC)
         sent = [
             *(

@@ -9,9 +9,8 @@ import aiormq
 import pytest
 from pamqp.commands import Basic
 
-from brokerwq.testing.servers.moto import moto
 from tests.migrate.lab import QUEUE, Lab
-from tests.migrate.places import rabbit
+from tests.migrate.places import rabbit, strict_moto
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -40,12 +39,8 @@ UNFIT: list[tuple[bytes, Properties]] = [
 async def test_what_others_sent_goes_or_stays_as_the_plan_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with moto() as server:
-        for name, value in server.environment.items():
-            monkeypatch.setenv(name, value)
-        options = f"endpoint_url={server.endpoint}&max_wait=1"
-        strict = f"{options}&clients=brokerwq.testing.sqs_strict:clients"
-        lab = Lab(tmp_path, source=rabbit("3.10"), target=f"sqs://us-east-1/foreign?{strict}")
+    with strict_moto(monkeypatch, "foreign") as target:
+        lab = Lab(tmp_path, source=rabbit("3.10"), target=target)
         await lab.declare()
         connection = await aiormq.connect(lab.source)
         channel = await connection.channel()
